@@ -1,13 +1,13 @@
-"""An allreduce between hosts: hvdtune's data planes beside gloo and Open MPI, on the same link.
+"""An allreduce between hosts: hvdtune's data planes, gloo and Open MPI on the same link.
 
     python benchmarks/between_hosts.py [--hosts 2] [--ranks 2] [--mbit 1000] [--delay-ms 0.2]
 
 The hosts are network namespaces of this machine (tests/support/hosts/hosts_rig.py; needs root) that
-share no memory; the link is what `--mbit` and `--delay-ms` (one way) say. Systems take turns,
-`--rounds` times:
+share no memory; `--mbit` and `--delay-ms` (one way) set the link. Systems take turns, `--rounds`
+times:
 
   sockets         hvdtune over its own TCP connections, flat
-  WireGuard       the same, encrypted by wireguard-go, a program, on the machine's CPUs
+  WireGuard       the same, encrypted by the program wireguard-go on the machine's CPUs
   hosts first     sockets with HOROVOD_HIERARCHICAL_ALLREDUCE=1
   MPI, Gloo       HOROVOD_CPU_OPERATIONS=MPI|GLOO, hosts first
   Gloo flat       HOROVOD_CPU_OPERATIONS=GLOO, flat
@@ -15,8 +15,9 @@ share no memory; the link is what `--mbit` and `--delay-ms` (one way) say. Syste
   torch gloo      torch.distributed, gradients in buckets of 25 MB
   Open MPI        MPI_Allreduce from C, gradients in buckets of 25 MB
 
-Printed: the median time of a call (of the slowest rank); what a host sends in a call, over 2(h-1)/h
-times the bytes, which is the least for h hosts; and the time over what that takes on the link.
+It prints the median time of a call (of the slowest rank); the bytes that a host sends in a call,
+divided by 2(h-1)/h times the bytes, the minimum for h hosts; and the time, divided by the time that
+this minimum takes on the link.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from support.hosts import wireguard  # noqa: E402
 from support.hosts.hosts_rig import Link, Rig, hosts_rig, why_not  # noqa: E402
 
 FIRST = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
-# What hvdtune is told.
+# hvdtune's settings.
 OURS: dict[str, dict[str, str]] = {
     "sockets": {},
     "WireGuard": {},
@@ -61,14 +62,14 @@ JOB_SECONDS = 300
 
 @dataclass
 class Figures:
-    """Of one system and one work, a number a round."""
+    """The figures of one system and one work, one for each round."""
 
     seconds: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)  # bytes of the host that sends most
 
 
 class Bench:
-    """What all jobs have in common."""
+    """The data that all jobs share."""
 
     def __init__(self, rig: Rig, args: argparse.Namespace, chosen: Sequence[works.Work]) -> None:
         self.rig, self.args, self.works = rig, args, chosen

@@ -1,10 +1,10 @@
 """CPU time of the calling thread for each known tensor: allreduce_async_, then synchronize.
 
-All tensors are submitted, then all waited for, as scripts do it; then all in one call, as
-DistributedOptimizer does it where no CPU is left. The thread's time includes what the engine does
-in it while it waits: the whole reduction of its share. With `--walk`, every rank walks through that
-much memory before each round, as a training step does: what is kept of the tensors has left the
-cache then.
+All tensors are submitted and then waited for, as scripts do it; then all in one call, as
+DistributedOptimizer does it if no CPU is left. The thread's time includes the engine's work in this
+thread while it waits: the whole reduction of its share. With `--walk`, every rank walks through
+that much memory before each round, as a training step does: the data that the engine keeps of the
+tensors has then left the cache.
 """
 
 from __future__ import annotations

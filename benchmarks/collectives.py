@@ -1,4 +1,4 @@
-"""Every collective through hvdtune.torch, beside what this machine's memory allows.
+"""Every collective through hvdtune.torch, compared with the bound that this machine's memory sets.
 
 For each operation, size and number of ranks: the median time of a blocking call, the bound, and
 the time as a multiple of the bound. Sizes are counted as nccl-tests does: the array that every
@@ -8,14 +8,15 @@ scattering (reducescatter), everything one rank sends, itself included (alltoall
 Where the results go:
 
   in place   into the input (allreduce_, broadcast_)
-  warm       into a new tensor; that of the call before was dropped, its memory can be used again
-  fresh      into a new tensor while all earlier ones are kept: into memory that nobody has touched
+  warm       into a new tensor; the previous result was dropped, so its memory can be used again
+  fresh      into a new tensor while all earlier ones are kept, so into memory never touched before
 
 The bound of `in place` and `warm` is `memory_bound_seconds` of hvdtune/bench/metrics.py, whose
-docstring derives it: what n ranks must copy (bytes/B_copy) and add up (bytes/B_stream) when every
-rank's data go through shared memory once. A broadcast into new tensors also copies S on the root.
-The rates are measured in the same run, with arrays of S bytes (hvdtune/bench/memory.py). `fresh`
-adds what the kernel needs to hand out the new memory and clear it, all ranks together:
+docstring derives it: the bytes that n ranks must copy (bytes/B_copy) and add up (bytes/B_stream) if
+every rank's data passes through shared memory once. A broadcast into new tensors also copies S on
+the root. The rates are measured in the same run, with arrays of S bytes (hvdtune/bench/memory.py).
+`fresh` adds the time that the kernel needs to allocate and clear the new memory, all ranks
+together:
 
   new bytes · (1/B_new − 1/B_copy)       B_new: bytes/s of copying into untouched huge pages
 
@@ -46,16 +47,16 @@ from hvdtune.bench.sizes import format_size, parse_size
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 IN_PLACE = ("allreduce", "broadcast")
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "uint8")
-# Below this size an operation is made of latencies: no bound, and no memory worth calling new.
+# Below this size an operation consists of latencies: it has no bound and no `fresh` memory.
 LEAST_BOUNDED = 64 << 10
 LEAST_FRESH = 4 << 20
-# What the kept results of a rank may take, in bytes.
+# The most bytes that a rank's kept results may take.
 KEPT_BYTES = 512 << 20
 
 
 @dataclass
 class Case:
-    """One operation on so many bytes of one type in one form, on this rank."""
+    """One operation on a number of bytes of one type in one form, on this rank."""
 
     operation: str
     size: int
@@ -67,7 +68,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """How the results call it."""
+        """Its name in the results."""
         return f"{self.operation} {self.size} {self.dtype} {self.form}"
 
     def turn(self, hvd: Any, most: int, seconds: float) -> None:
@@ -201,7 +202,7 @@ def cases_of(
         return hvd.broadcast_(data, 0, name=name)
 
     def new() -> Any:
-        # Forwards only: what autograd adds belongs to the program.
+        # Forward only: autograd's time belongs to the program.
         if operation == "allreduce":
             return hvd.allreduce(data, op=hvd.Sum, name=name)
         if operation == "broadcast":
@@ -250,7 +251,7 @@ def rates(hvd: Any, size: int) -> tuple[float, float, float]:
 
 
 def bound_of(case: Case, members: int, copy: float, stream: float, new: float) -> float | None:
-    """Seconds that the memory needs at least; None where no bound is known."""
+    """Seconds that the memory needs at least; None if no bound is known."""
     bound = metrics.memory_bound_seconds(case.operation, case.size, members, copy, stream)
     if bound is None:
         return None

@@ -1,31 +1,32 @@
-"""hvdtune beside the other ways to sum arrays on one host, in one command.
+"""Compares hvdtune with the other ways to sum arrays on one host, in one command.
 
   python benchmarks/compare.py --json compare.json --plot compare.svg     about 20 minutes
   python benchmarks/compare.py --quick                                    about 5 minutes
   python benchmarks/compare.py --load docs/compare.json       the run of docs/performance.md
 
 Peers are installed from PyPI (once: 2.4 GB on disk, most of it oneCCL) into environments of their
-own in the user's cache folder; one that cannot be installed or run is named with the reason and
-left out. `torch gloo` is the PyTorch that hvdtune itself uses. Peers without a Python interface
-of their own are measured by small C and C++ programs (peers/), so nothing of Python is charged to
-them; hvdtune and gloo are called from Python, through `hvdtune.torch` and `torch.distributed`.
+own in the user's cache folder. A peer that cannot be installed or run is left out, and the output
+says why. `torch gloo` is the PyTorch that hvdtune itself uses. Small C and C++ programs (peers/)
+measure peers without a Python interface of their own, so they pay no cost of Python; hvdtune and
+gloo are called from Python, through `hvdtune.torch` and `torch.distributed`.
 
 Work: a blocking float32 sum, in place, of one array (4 B to 64 MiB); or one training step's
-gradients, in the order a backward pass finishes them: submitted to hvdtune one by one and then
-waited for, packed by hand into buckets of 25 MB for everybody else (as DDP does; the MPIs reduce
-bucket by bucket, gloo while the next one is packed). Every peer first has to find the right sums.
+gradients, in the order in which a backward pass finishes them. hvdtune gets them one by one and
+then waits; for all other systems they are packed by hand into buckets of 25 MB (as DDP does; the
+MPIs reduce bucket by bucket, gloo reduces while the next one is packed). Every peer must first
+compute the right sums.
 
-How it is measured, the same for all:
-- Each round starts every peer once for every number of ranks, hvdtune among them, in an order
-  that rotates: whatever disturbs the machine disturbs all of them.
-- A process start warms each work up with growing batches of calls until these take a sixth of
-  its seconds; the ranks agree how many calls fit into its seconds, at least 2; all of them are
-  made back to back, with no barrier between. A call of more than 4 s is not repeated in other
+All systems are measured in the same way:
+- Each round starts every peer, including hvdtune, once for every number of ranks, in an order
+  that rotates, so a disturbance of the machine affects all of them.
+- Each process warms a work up with growing batches of calls until one batch takes a sixth of its
+  seconds. The ranks then agree how many calls fit into these seconds, at least 2, and make all of
+  them back to back, with no barrier between. A call of more than 4 s is not repeated in other
   rounds.
-- A call takes from the completion of the call before on its slowest rank to its own completion on
-  its slowest rank, by the clock that all processes share: the pace of the job. The times of the
-  calls add up to the time of the job, so no rank's waiting can hide or count twice; medians of
-  one rank's own times would, when ranks outnumber CPUs.
+- A call lasts from the completion of the previous call on its slowest rank to its own completion
+  on its slowest rank, by the clock that all processes share: the pace of the job. The times of the
+  calls add up to the time of the job, so no rank's waiting is hidden or counted twice, as it would
+  be with the medians of one rank's own times if ranks outnumber CPUs.
 - peers/results.py defines medians, ratios and shares; hvdtune.bench.memory says how the bound's
   rates are measured, in the same rounds.
 """
@@ -54,10 +55,10 @@ from hvdtune.bench import memory
 from hvdtune.bench.machine import available_memory
 from hvdtune.bench.memory import MemoryCurve
 
-#: More calls than these say nothing new.
+#: More calls than these add no information.
 MOST_CALLS = 20_000
 
-#: Seconds; a work of which one call takes longer is measured in one round only.
+#: Seconds; a work whose call takes longer is measured in one round only.
 PATIENCE = 4.0
 
 #: Of a job of hvdtune on one machine.
@@ -69,7 +70,7 @@ INTERRUPTED = "what came after the interruption"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, or show a comparison made before; the exit status."""
     args = parse(arguments)
-    # So that the ranks under way are ended before this process is.
+    # So that running ranks are ended before this process.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if args.load:
         comparison = results.from_json(json.loads(args.load.read_text()))
@@ -161,7 +162,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 
 def compare(args: argparse.Namespace) -> Comparison:
-    """Install, measure in rounds; what was found, also if interrupted."""
+    """Install and measure in rounds; returns the results, also if interrupted."""
     began = time.monotonic()
     cpus = len(os.sched_getaffinity(0))
     comparison = Comparison(
@@ -249,7 +250,7 @@ def _fitting(wanted: Sequence[Work], ranks: int, comparison: Comparison) -> tupl
 
 
 def _memory(args: argparse.Namespace, cpus: int) -> MemoryCurve:
-    """The rates of this machine's memory, all usable CPUs at work; raises JobFailed."""
+    """The rates of this machine's memory with all usable CPUs busy; raises JobFailed."""
     largest = max(work.size_bytes for work in args.works)
     sizes = [memory.LEAST_SIZE, *memory.sizes_up_to(2 * largest)]
     workers = min(cpus, MOST_RANKS)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What only a GPU can show, in about 10 minutes; writes docs/gpu-results.md. On a machine without a
-# GPU it ends with one sentence. PYTHON names the interpreter that has hvdtune and PyTorch
+# The checks that need a GPU, in about 10 minutes; writes docs/gpu-results.md. On a machine without
+# a GPU it prints one sentence and ends. PYTHON names the interpreter that has hvdtune and PyTorch
 # (default: python3); flags: benchmarks/gpu_checks.sh --help.
 exec "${PYTHON:-python3}" "$(dirname "$0")/gpu/checks.py" "$@"

@@ -1,4 +1,4 @@
-"""What an idle engine costs: CPU time and wake-ups of sleeping ranks, from /proc.
+"""The cost of an idle engine: CPU time and wake-ups of sleeping ranks, from /proc.
 
 The ranks initialise, reduce one tensor, and sleep. CPU time is the kernel's (10 ms ticks), so
 10 s show 0.1 % of a core.

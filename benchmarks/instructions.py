@@ -1,9 +1,9 @@
 """Counts what steps of one rank take: instructions and system calls, as valgrind's callgrind does.
 
-A script calls `count` in the process the user starts, with a command that runs the same script as a
-rank. That one warms up and then gives its step to `run_counted`. All threads count. One rank never
-waits for another, so what is left to chance is which of its threads runs first: counts of the same
-job differ by half a per cent.
+A script calls `count` in the process that the user starts, with a command that runs the same script
+as a rank. The rank warms up and then gives its step to `run_counted`. All threads count. A single
+rank never waits for another, so chance only decides which of its threads runs first: counts of the
+same job differ by half a per cent.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ BLOCKING = 5
 ELEMENTS = 1000
 STEPS = 500
 LONGEST_S = 240.0
-#: The same in every process: nothing of it is left to chance.
+#: The same in every process, so that it does not depend on chance.
 SAME = {"OMP_NUM_THREADS": "1", "HVDTUNE_AUTOTUNE_STORE": "", "PYTHONHASHSEED": "0"}
-# callgrind writes what it has counted so far whenever the program calls this, which nothing else
-# does while steps are counted.
+# callgrind writes its counts so far whenever the program calls this; nothing else calls it while
+# steps are counted.
 _MARKER = "getppid"
 _COSTS = re.compile(r"[+*\d-]")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What a step took. `places`: instructions by (function, file of the source line), the file
-    is "???" where the program has no line numbers."""
+    """The cost of a step. `places`: instructions by (function, file of the source line); the file
+    is "???" if the program has no line numbers."""
 
     instructions: float
     system_calls: float
@@ -44,14 +44,14 @@ class Counted:
 
 
 def why_not() -> str:
-    """Why nothing can be counted here; "" if it can."""
+    """Why instructions cannot be counted here; "" if they can."""
     if shutil.which("valgrind") is None:
         return "instructions are counted by valgrind, which is not installed"
     return ""
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's variables without hvdtune's, and those that leave less to chance."""
+    """This process's variables without hvdtune's, plus those that make counts vary less."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -61,7 +61,7 @@ def plain_environment() -> dict[str, str]:
 
 
 def count(command: Sequence[str], variables: Mapping[str, str]) -> Counted:
-    """Of each of the steps that `command` gives to run_counted()."""
+    """The cost of each of the steps that `command` gives to run_counted()."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "callgrind.out")
         valgrind = ["valgrind", "--quiet", "--tool=callgrind", "--collect-systime=yes"]
@@ -75,7 +75,7 @@ def count(command: Sequence[str], variables: Mapping[str, str]) -> Counted:
 
 
 def run(command: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run a job; exits with what it said if it fails."""
+    """Run a job; if it fails, exits with its output."""
     done = subprocess.run(
         command, env=variables, stderr=subprocess.PIPE, text=True, timeout=LONGEST_S, check=False
     )
@@ -84,16 +84,16 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> None:
 
 
 def total(text: str) -> dict[str, int]:
-    """Instructions and system calls that a file of callgrind's says were made."""
+    """The instructions and system calls in a file of callgrind's."""
     lines = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     values = dict(zip(lines["events"].split(), map(int, lines["totals"].split()), strict=False))
     return {"instructions": values["Ir"], "system calls": values.get("sysCount", 0)}
 
 
 def by_place(text: str) -> Counter[tuple[str, str]]:
-    """Instructions by (function, file), those of functions that it calls not among them."""
+    """Instructions by (function, file), without those of the functions that it calls."""
     found: Counter[tuple[str, str]] = Counter()
-    names: dict[tuple[str, str], str] = {}  # compressed: said in full where they come first
+    names: dict[tuple[str, str], str] = {}  # compressed: in full only at the first use
 
     def name(kind: str, value: str) -> str:
         number, _, rest = value.partition(" ")
@@ -127,8 +127,8 @@ def by_place(text: str) -> Counter[tuple[str, str]]:
 
 
 def make_step(hvd: Any) -> Callable[[], None]:
-    """TENSORS allreduces that are waited for together, which go by way of the coordinator, and
-    BLOCKING small ones by themselves, which go past it."""
+    """TENSORS allreduces that are waited for together, which use the coordinator, and BLOCKING
+    small ones that are waited for one by one, which bypass it."""
     import numpy as np
 
     tensors = [np.ones(ELEMENTS, np.float32) for _ in range(TENSORS)]

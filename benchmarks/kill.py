@@ -1,7 +1,7 @@
-"""How soon a death is noticed: kill -9 of one rank of a running job, several times.
+"""How soon a job notices a death: kill -9 of one rank of a running job, several times.
 
-Prints the time from the kill until the last surviving rank has raised HorovodInternalError, and
-until `hvdtune run` has ended, and checks that both name the dead rank.
+Prints the time from the kill until the last surviving rank has raised HorovodInternalError and
+until `hvdtune run` has ended. Checks that both name the dead rank.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def kill_one(
 
 
 def worker(folder: Path, device: str) -> None:
-    """Train until a rank dies; leave behind when that was noticed, on the machine's clock."""
+    """Train until a rank dies; write when this rank noticed, by the machine's clock."""
     hvd: Any
     sizes = (1000, 100_000, 10, 50_000)
     if device == "cuda":

@@ -2,12 +2,12 @@
 
   plain      the optimizer as torch has it
   wrapped    DistributedOptimizer; with one process it installs no hooks
-  hooks      the same with HOROVOD_ELASTIC=1, under which it does: more processes may come. As
-             long as there is one, nothing is to be reduced; with --np 2 it is
+  hooks      the same with HOROVOD_ELASTIC=1, with which it installs them, because more processes
+             may join. With one process it reduces nothing, with --np 2 it reduces
 
-The three take turns, one backward pass and one step() each. Prints medians, and plain's median
-with what is added as a multiple of it. Times are the clock's, and the CPU time of the training
-thread alone, which other processes and the engine's thread do not touch.
+The three take turns, one backward pass and one step() each. Prints medians, each also as a multiple
+of plain's. Prints elapsed time, and the CPU time of the training thread alone, which does not
+include other processes and the engine's thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS = ("backward", "backward, CPU", "step", "step, CPU")
 
 
 def main() -> int:
-    """Compare; with `--worker`, be the rank that does it."""
+    """Compare; with `--worker`, be the rank that measures."""
     parser = ranks.parser(__doc__, ranks=1)
     parser.add_argument("--layers", type=int, default=100, help="two parameters each")
     parser.add_argument("--width", type=int, default=256, help="of a layer (default: 256)")

@@ -2,21 +2,21 @@
 
     python benchmarks/phases.py --np 2 4 8
 
-For each number of ranks and size a job records its timeline while it reduces one array of float32
-again and again, each call waited for; `hvdtune report` reads the recording. Printed is what a
-typical call of a rank consists of, in microseconds (docs/metrics.md defines the parts):
+For each number of ranks and size, a job records its timeline while it repeatedly reduces one array
+of float32 and waits for each call. `hvdtune report` reads the recording. The table shows the parts
+of a rank's typical call, in microseconds (docs/metrics.md defines the parts):
 
   agreeing   until all ranks have announced the tensor and the schedule has it, and until the rank
              begins with it
   pack       copying into the window before the first barrier
   reduce     from then to the last barrier: packing, reducing and unpacking overlap here
-  unpack     copying out behind the last barrier
-  wait       for other ranks, at barriers. Where ranks outnumber CPUs, that is when they work
+  unpack     copying out after the last barrier
+  wait       for other ranks, at barriers. If ranks outnumber CPUs, the others work meanwhile
 
   rest       everything else, Python included
 
-While a recording is under way nothing goes past the coordinator (docs/timeline.md), so messages
-that would otherwise (docs/performance.md, "What is chosen when") take longer here.
+While a job records, no operation bypasses the coordinator (docs/timeline.md), so messages that
+otherwise bypass it (docs/performance.md, "What is chosen when") take longer here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def measure(number: int, size: int, calls: int) -> dict[str, Any]:
-    """The report's `typical` call of a job that records itself. Exits when the job fails."""
+    """The report's `typical` call of a job that records itself. Exits if the job fails."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "t.json"))
         work = [sys.executable, __file__, "--calls", str(calls), "--worker", str(size)]

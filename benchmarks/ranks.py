@@ -1,7 +1,7 @@
-"""Starts a comparison's ranks under `hvdtune run` and brings back what rank 0 found.
+"""Starts a comparison's ranks under `hvdtune run` and returns the results of rank 0.
 
-A script calls `measure` in the process the user starts, and `measure` runs the same script again
-on every rank with `--worker FILE`; rank 0 writes its results to FILE as JSON. Both sides of a
+A script calls `measure` in the process that the user starts, and `measure` runs the same script
+again on every rank with `--worker FILE`; rank 0 writes its results to FILE as JSON. Both sides of a
 comparison run in the same processes and take turns, because the machine is never quiet.
 """
 
@@ -25,9 +25,9 @@ import numpy as np
 
 
 def measure(script: str, ranks: int, arguments: Sequence[str], limit: float | None = None) -> Any:
-    """Run `script` on `ranks` ranks; the results rank 0 wrote. Exits when the ranks fail.
+    """Run `script` on `ranks` ranks; the results that rank 0 wrote. Exits if the ranks fail.
 
-    After `limit` seconds the ranks are ended, and there are none: None.
+    Ends the ranks after `limit` seconds, and then returns None.
     """
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
@@ -100,8 +100,8 @@ def time_in_turns(
 ) -> dict[str, list[float]]:
     """Seconds of every timed call of every rank, by name.
 
-    A round gives each name its turn, beginning with another one every round: a few calls to warm
-    up, then as many as fit into `seconds`, at most `most`. Equal on every rank.
+    In a round each name has a turn, and every round begins with a different name: a few calls to
+    warm up, then as many as fit into `seconds`, at most `most`. Equal on every rank.
     """
     names = list(calls)
     durations: dict[str, list[float]] = {name: [] for name in names}
@@ -130,7 +130,7 @@ def _time_of(call: Callable[[], None]) -> float:
 
 
 def context_switches() -> int:
-    """Of this process so far, those it asked for and those it did not."""
+    """Context switches of this process so far, voluntary and involuntary ones."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_nvcsw + used.ru_nivcsw
 
@@ -147,5 +147,5 @@ def median(values: Sequence[float]) -> float:
 
 
 def nearest_rank(values: Sequence[float], fraction: float) -> float:
-    """Percentile as a value that was measured."""
+    """The percentile, as one of the measured values."""
     return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]

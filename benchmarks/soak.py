@@ -6,12 +6,12 @@ Jobs of about a minute follow each other. Each runs random programs
 (tests/support/models/random_programs.py) on one number of ranks, with random settings, from one
 thread of a rank or several, while other processes compute on the same CPUs, ranks are stopped for
 some milliseconds, sleep, or have unequal priorities. Every result is compared with NumPy's, and its
-bits with those of all other ranks; two jobs in a row run the same programs under other settings and
-loads, and their bits are compared, too. A job that prints nothing for --patience seconds counts as
-hanging: its ranks' stacks are printed.
+bits with those of all other ranks. Two jobs in a row run the same programs with different settings
+and loads, and their bits are also compared. A job that prints nothing for --patience seconds counts
+as hanging, and the stacks of its ranks are printed.
 
-Ends with 0 when there was no difference and no hang. Otherwise each failure comes with the command
-that runs its job again (the same work and settings; what happens when is up to the machine). Needs
+Exits with 0 if there was no difference and no hang. Otherwise each failure is printed with the
+command that runs its job again (the same work and settings; the machine decides the timing). Needs
 an installed hvdtune and PyTorch.
 """
 
@@ -28,7 +28,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# The generator and the way ranks are started are the tests'.
+# The tests have the generator and start ranks.
 sys.path[0] = str(Path(__file__).resolve().parents[1] / "tests")
 
 from rank_programs import soak  # noqa: E402
@@ -42,7 +42,7 @@ LONGEST_LIST = 10  # failures printed for a job
 
 @dataclass(frozen=True)
 class Job:
-    """What one seed decides."""
+    """All that a seed determines."""
 
     seed: int
     np: int
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass
 class Totals:
-    """What all jobs did until now."""
+    """The totals of all jobs so far."""
 
     jobs: int = 0
     programs: int = 0
@@ -105,7 +105,7 @@ def make_job(seed: int, np: int) -> Job:
         burners=choice.choice((0, 0, 1, 2)),
         pause_every=choice.choice((0.0, 0.02, 0.2, 1.0)),
         longest_pause=choice.choice((0.005, 0.03, 0.3)),
-        # Of 19 a rank gets a seventieth of a CPU beside another process: such a job only waits.
+        # At 19, a rank gets a seventieth of a CPU beside another process: such a job only waits.
         nice=tuple(choice.choice((0, 0, 5, 10)) for _ in range(np))
         if choice.random() < 0.4
         else (),
@@ -124,7 +124,7 @@ def make_job(seed: int, np: int) -> Job:
 class Interruption:
     """Notes that the user wants to stop; `check` then raises KeyboardInterrupt.
 
-    Python would raise it anywhere, also between a rank's start and the note that it was started.
+    Python would raise it anywhere, even between the start of a rank and the note that it runs.
     """
 
     def __init__(self) -> None:
@@ -142,17 +142,17 @@ class Interruption:
 
 
 def watch(ranks: Ranks, job: Job, patience: float, interruption: Interruption) -> None:
-    """Pause ranks until they end. Raises RanksFailed when they print nothing for `patience`.
+    """Pause ranks until they end. Raises RanksFailed if they print nothing for `patience`.
 
-    Priorities are changed when all have begun: on a busy machine a rank of low priority can spend
-    more than that on importing PyTorch.
+    Priorities change after all ranks have begun: on a busy machine, importing PyTorch can take a
+    rank of low priority longer than `patience`.
     """
     choice = random.Random(job.seed)
     count = len(ranks.processes)
     seen, moved, begun = 0, time.monotonic(), False
     while any(process.poll() is None for process in ranks.processes):
         interruption.check()
-        if any(process.poll() for process in ranks.processes):  # the others will end, too
+        if any(process.poll() for process in ranks.processes):  # the others will also end
             break
         if job.load.pause_every:
             time.sleep(choice.expovariate(1 / job.load.pause_every))
@@ -186,9 +186,9 @@ def run_job(
 def differences(
     outcomes: list[soak.Outcome], known: dict[tuple[int, ...], int], before: int | None
 ) -> list[str]:
-    """What is wrong with a job, given the bits of the job with the same programs.
+    """The faults of a job, given the bits of the job with the same programs.
 
-    `known` takes up this job's bits; `before` is the other job's seed.
+    Adds this job's bits to `known`; `before` is the other job's seed.
     """
     faults = [f"rank {rank}: {f}" for rank, outcome in enumerate(outcomes) for f in outcome.faults]
     own: dict[tuple[int, ...], int] = {}
@@ -196,9 +196,11 @@ def differences(
         for key, bits in outcome.checksums.items():
             where = f"program {key[0]}, operation {key[1]}"
             if own.setdefault(key, bits) != bits:
-                faults.append(f"rank {rank}: {where}: other bits than a lower rank's")
+                faults.append(f"rank {rank}: {where}: its bits differ from a lower rank's")
             elif known.get(key, bits) != bits:
-                faults.append(f"rank {rank}: {where}: other bits than in the job of seed {before}")
+                faults.append(
+                    f"rank {rank}: {where}: its bits differ from those in the job of seed {before}"
+                )
     known.clear()
     known.update(own)
     return faults
@@ -229,20 +231,20 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seed",
         type=int,
-        help="of the first job (default: by chance, and even); even where several --np are given, "
-        "as each pair of jobs with the same programs begins with an even seed",
+        help="of the first job (default: random and even); must be even if several --np are given, "
+        "because each pair of jobs with the same programs begins with an even seed",
     )
     parser.add_argument("--job-seconds", type=float, default=60.0, help="(default: 60)")
-    parser.add_argument("--programs", type=int, help="one job only, of so many programs")
+    parser.add_argument("--programs", type=int, help="run one job only, with this many programs")
     parser.add_argument(
         "--patience", type=float, default=300.0, help="seconds that count as a hang (default: 300)"
     )
     args = parser.parse_args(arguments)
-    # The jobs of a pair would be on different numbers of ranks, whose sums differ rightly.
+    # The jobs of a pair would have different numbers of ranks, so their sums may differ.
     if args.seed is not None and args.seed % 2 and len(set(args.np)) > 1:
         parser.error(
-            f"--seed {args.seed} is odd, and --np {' '.join(map(str, args.np))} are several "
-            "numbers of ranks: take an even seed, or the one --np of the job to repeat"
+            f"--seed {args.seed} is odd and --np gives several numbers of ranks "
+            f"({' '.join(map(str, args.np))}): use an even seed, or the --np of the job to repeat"
         )
     return args
 
@@ -250,8 +252,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run jobs until the time is over."""
     args = parse(arguments)
-    # One directory for everybody, made before anything can be interrupted: a rank that is killed
-    # may leave a file of its own there, and all of it goes with the directory.
+    # One directory for all jobs, made before anything can be interrupted: a killed rank may leave
+    # a file there, which disappears with the directory.
     with tempfile.TemporaryDirectory() as directory:
         os.environ["TMPDIR"] = os.environ["HVDTUNE_TEST_DIRECTORY"] = directory
         return run_jobs(args, Interruption())
@@ -286,7 +288,7 @@ def run_jobs(args: argparse.Namespace, interruption: Interruption) -> int:
 
 
 def make_plan(job: Job, seconds: float, programs: int | None) -> soak.Plan:
-    """What a job's ranks run: as many programs, or for so long."""
+    """The work of a job's ranks: a number of programs, or a duration."""
     first = job.seed // 2 * PROGRAMS_OF_A_PAIR
     return soak.Plan(first, seconds, programs, job.threads, job.nap)
 

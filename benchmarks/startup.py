@@ -1,9 +1,9 @@
-"""What a start costs: `hvdtune run` until the first allreduce, init and shutdown, the commands.
+"""The cost of a start: `hvdtune run` until the first allreduce, init and shutdown, the commands.
 
 A job is compared with as many processes that only import the framework, started side by side
-without a launcher: what is left is hvdtune's. Jobs and bare processes take turns, because the
-machine is never quiet; a figure is the median of the rounds. In a round, the time of a step is
-that of the slowest process since the command was started.
+without a launcher: the difference is hvdtune's cost. Jobs and bare processes take turns, because
+the machine is never quiet; a figure is the median of the rounds. In a round, the time of a step is
+the time from the start of the command until the slowest process reaches it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def commands(rounds: int) -> None:
-    """Print what commands take that do (next to) nothing."""
+    """Print the times of commands that do (next to) nothing."""
     hvdtune = ranks.launcher(1)[:3]
     python = [sys.executable, "-c"]
     cases = {
@@ -92,7 +92,7 @@ def commands(rounds: int) -> None:
 
 
 def cpu_of(processes: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Wait for all; CPU seconds of them and what they have waited for. Exits when one fails."""
+    """Wait for all; CPU seconds of them and of their own children. Exits if one fails."""
     used = 0.0
     for process in processes:
         _, status, usage = os.wait4(process.pid, 0)
@@ -107,7 +107,7 @@ def cpu_of(processes: Sequence[subprocess.Popen[bytes]]) -> float:
 
 
 def jobs(framework: str, count: int, rounds: int) -> None:
-    """Print how far a job is when, and bare processes beside it."""
+    """Print when a job reaches each step, and the same for bare processes."""
     alone, job = [], []
     for _ in range(rounds):
         alone.append(start_alone(framework, count))
@@ -152,7 +152,7 @@ def start_job(framework: str, count: int) -> dict[str, float]:
 def slowest(
     processes: Sequence[subprocess.Popen[bytes]], folder: str, begun: float
 ) -> dict[str, float]:
-    """Wait for the processes; for every step, seconds until the last rank had come so far."""
+    """Wait for the processes; for every step, seconds until the last rank had reached it."""
     used = cpu_of(processes)
     ended = time.monotonic()
     stamps = [json.loads(path.read_text()) for path in Path(folder).iterdir()]
@@ -164,7 +164,7 @@ def slowest(
 
 
 def again(count: int, rounds: int) -> None:
-    """Print what init and shutdown cost in processes that have done it before."""
+    """Print the cost of init and shutdown in processes that have done both before."""
     with tempfile.TemporaryDirectory() as folder:
         worker = [sys.executable, RANK, "again", "numpy", folder, str(rounds)]
         subprocess.run([*ranks.launcher(count), *worker], check=True)

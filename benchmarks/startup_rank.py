@@ -1,7 +1,7 @@
-"""One process of `startup.py`: goes through a start and notes when it has come how far.
+"""One process of `startup.py`: goes through a start and notes the time of each step.
 
-`import_only` is what a process costs without hvdtune, `start` a first allreduce, `again` many
-rounds of init and shutdown. Usage: startup_rank.py WHAT FRAMEWORK FOLDER ROUNDS
+`import_only` measures a process without hvdtune, `start` a first allreduce, `again` many rounds of
+init and shutdown. Usage: startup_rank.py WHAT FRAMEWORK FOLDER ROUNDS
 """
 
 import time
@@ -69,7 +69,7 @@ def again(_framework: str, rounds: int) -> dict:
 
 
 def resources() -> dict:
-    """What this process holds: open files, threads, mappings, resident KiB."""
+    """The resources of this process: open files, threads, mappings, resident KiB."""
     with open("/proc/self/status") as status:
         lines = dict(line.split(":", 1) for line in status)
     with open("/proc/self/maps") as maps:

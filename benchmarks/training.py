@@ -1,30 +1,30 @@
-"""Training end to end: hvdtune's DistributedOptimizer beside PyTorch's DDP (gloo), in one run.
+"""Training end to end: hvdtune's DistributedOptimizer and PyTorch's DDP (gloo), in one run.
 
-  alone      no communication: every rank trains for itself, which is what the others are a share of
+  alone      no communication: every rank trains for itself. The others are shown as shares of this
   hvdtune    DistributedOptimizer around the same optimizer
   DDP        torch.nn.parallel.DistributedDataParallel around the same model
 
-and two controls, which show what is left for the bookkeeping of hundreds of gradients; their ranks
-train for themselves, too:
+and two controls, which show how much time the bookkeeping of hundreds of gradients takes; their
+ranks also train for themselves:
 
   waiting    an empty hook on every parameter, and a blocking allreduce of 4 bytes in every step:
-             what torch takes for any hooks, and what it costs that ranks wait for the slowest
-  one tensor the same with as many bytes as there are gradients, in one tensor: moving the data, too
+             the cost of any hooks in torch, and of waiting for the slowest rank
+  one tensor the same with as many bytes as the gradients have, in one tensor: adds moving the data
 
 Each is a copy of the model with an optimizer of its own, in the same processes; they take turns.
 Synthetic data, the same batch in every step. A rank computes with one thread (OMP_NUM_THREADS=1,
 torch.set_num_threads(1)). Prints the samples that all ranks together train on in a second: the
 median of the turns, its share of alone, and hvdtune's as a multiple of DDP's. Shares and multiples
 are medians over the rounds, each of which compares turns that follow one another. A round in which
-other processes of the machine took more than a twentieth of its CPUs is repeated, as long as twice
-the rounds that were asked for are not used up; then the quietest rounds count.
+other processes of the machine took more than a twentieth of its CPUs is repeated, up to twice the
+requested number of rounds; then the quietest rounds count.
 
-The last lines say how far any allreduce of the gradients could get: a step can take no less than
-one that waits for the other ranks, and the time for which the gradients' bytes keep the machine
-busy (docs/performance.md, "The bound"; measured in the same run): with the rates of arrays as long
-as the gradients, which a cache may hold, and with those of main memory, where a backward pass of
-several ranks leaves them. Where every CPU computes, neither can hide behind anything. Context
-switches are those of all ranks in one of hvdtune's steps.
+The last lines say how fast any allreduce of the gradients could be: a step takes at least as long
+as one that waits for the other ranks, plus the time for which the gradients' bytes keep the machine
+busy (docs/performance.md, "The bound"; measured in the same run). One line uses the rates of arrays
+as long as the gradients, which a cache may hold, the other those of main memory, where a backward
+pass of several ranks leaves them. If every CPU computes, neither time can overlap with computing.
+Context switches are those of all ranks in one of hvdtune's steps.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def ratio_of(ones: list[float], others: list[float]) -> float:
 
 
 def reach_of(found: dict[str, Any], bound: float, count: int) -> float:
-    """The share of alone's speed of steps that wait, and take `bound` seconds besides.
+    """The speed, as a share of alone's, of steps that wait and take `bound` seconds more.
 
     The median over the rounds.
     """
@@ -154,7 +154,7 @@ def worker(args: Any) -> None:
 
 
 def bounds(hvd: Any, size: int) -> dict[str, float]:
-    """Seconds that an allreduce of `size` bytes of float32 takes at least, by where they are."""
+    """Least seconds of an allreduce of `size` bytes of float32, by the place of the bytes."""
     curve = memory.measure(
         hvd.rank(),
         min(hvd.size(), len(os.sched_getaffinity(0))),
@@ -228,7 +228,7 @@ def _nothing(parameter: Any) -> None:
 
 
 def check(hvd: Any, torch: Any, steps: dict[str, Callable[[], None]], trained: Any) -> None:
-    """Fail unless hvdtune and DDP train the same, and not what a rank alone does; warms up too."""
+    """Fail unless hvdtune and DDP train the same model, unlike a rank alone; also warms up."""
     for step in steps.values():
         for _ in range(5):
             step()
@@ -246,13 +246,13 @@ def check(hvd: Any, torch: Any, steps: dict[str, Callable[[], None]], trained: A
 def take_turns(
     hvd: Any, steps: dict[str, Callable[[], None]], rounds: int, seconds: float
 ) -> tuple[dict[str, list[float]], dict[str, float], list[float]]:
-    """Of all ranks together, by method: steps a second in every turn, context switches in a step.
+    """By method, of all ranks together: steps a second in every turn, context switches in a step.
 
-    And what others took.
+    And the share of the CPUs that other processes took.
 
-    Equal on every rank. In a round each method has its turn, beginning with another one every
-    round. After a few steps to warm up, ranks that communicate do as many steps as are expected to
-    take `seconds`; ranks that do not, train for `seconds`, whatever the others get done meanwhile.
+    Equal on every rank. In a round each method has a turn, and every round begins with a different
+    one. After a few steps to warm up, ranks that communicate do as many steps as are expected to
+    take `seconds`; ranks that do not communicate train for `seconds`, independent of the others.
     """
     names = list(steps)
     done: list[tuple[float, dict[str, float]]] = []
@@ -277,7 +277,7 @@ def take_turns(
 
 
 def cpu_times(hvd: Any) -> tuple[float, float, float]:
-    """CPU seconds so far: of all CPUs, of these that were in use, and what the ranks have used.
+    """CPU seconds so far: of all CPUs, of those in use, and of the ranks.
 
     As rank 0 sees it, on every rank.
     """

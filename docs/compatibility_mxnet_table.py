@@ -1,7 +1,7 @@
-"""As compatibility_table.py, for Horovod's package for MXNet.
+"""Like compatibility_table.py, for Horovod's package for MXNet.
 
-Where MXNet cannot be imported the page is written from this table alone;
-tests/frameworks/test_mxnet_compatibility.py holds every row against hvdtune where it can.
+If MXNet cannot be imported, the page is written from this table alone; if it can,
+tests/frameworks/test_mxnet_compatibility.py compares every row with hvdtune.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 }
 
 MORE_TYPES = "Also takes bfloat16 and bool (not averaged), and Adasum."
-GROUPS = f"{MORE_TYPES} Two parts of one NDArray are refused in place, where Horovod hangs."
-SCATTER = "Also takes bfloat16; an `op` that it does not have is a `ValueError`."
+GROUPS = f"{MORE_TYPES} In place, two parts of one NDArray are refused; Horovod hangs."
+SCATTER = "Also takes bfloat16; an unknown `op` is a `ValueError`."
 OBJECT = "Has an argument `process_set`; ranks may pass objects of different types."
 
 # What hvdtune does beyond Horovod, or where Horovod crashes, hangs or loses data.
@@ -71,17 +71,17 @@ SUPERSET: dict[str, dict[str, str]] = {
         "broadcast_object": OBJECT,
         "allgather_object": OBJECT,
         "broadcast_parameters": (
-            "If the ranks' names differ, all get a `ValueError`, where Horovod hangs. After the "
-            "first initialisation that it waits for, others are the rank's own."
+            "If the ranks' names differ, all ranks get a `ValueError`; Horovod hangs. A deferred "
+            "parameter is broadcast at its first initialisation only, not at later ones."
         ),
         "DistributedOptimizer": (
-            "Attributes that are set, `rescale_grad` by Gluon's Trainer among them, reach the "
-            "optimizer; gradients are averaged by the engine, and `rescale_grad` stays as it was; "
-            "a kvstore that would update the weights is a `ValueError`; can be pickled."
+            "Attributes that are set on it, such as `rescale_grad` by Gluon's Trainer, reach the "
+            "optimizer. The engine averages gradients, and `rescale_grad` does not change. A "
+            "kvstore that would update the weights is a `ValueError`. It can be pickled."
         ),
         "DistributedTrainer": (
-            "Takes a list of parameters; gradients are averaged by the engine, and the optimizer's "
-            "scale stays as it was; parameters on several devices are a `ValueError`."
+            "Takes a list of parameters. The engine averages gradients, and the optimizer's scale "
+            "does not change. Parameters on several devices are a `ValueError`."
         ),
     }
 }
@@ -91,9 +91,9 @@ NOT_AVAILABLE: dict[str, dict[str, str]] = {}
 ADDED: dict[str, dict[str, str]] = {
     "hvdtune.mxnet": {
         "barrier": "waits for all ranks of a process set",
-        "is_homogeneous": "whether all hosts have as many ranks",
+        "is_homogeneous": "whether all hosts have equally many ranks",
         "join": "takes part in the others' allreduces until all ranks have joined",
-        "mark": "puts a moment, or with `with` a phase, into the recording",
+        "mark": "puts a moment into the recording, or a phase if used with `with`",
         "mark_step": "tells the recording that a training step has ended",
         "sycl_built": "always False",
     }

@@ -1,7 +1,7 @@
-"""As compatibility_table.py, for Horovod's package for Ray.
+"""Like compatibility_table.py, for Horovod's package for Ray.
 
-Where Ray cannot be imported the page is written from this table alone;
-tests/frameworks/test_ray_places.py holds every row against hvdtune where it can.
+If Ray cannot be imported, the page is written from this table alone; if it can,
+tests/frameworks/test_ray_places.py compares every row with hvdtune.
 """
 
 from __future__ import annotations
@@ -83,15 +83,15 @@ CONTRACT: dict[str, dict[str, str | None]] = {
 }
 
 _FAILURE = (
-    "If a worker raises or dies, the others end, and the error names the rank and shows its last "
-    "lines; it is of the class that the worker raised. Horovod's others hang."
+    "If a worker raises or dies, the other workers end; with Horovod they hang. The error names "
+    "the rank, shows its last lines, and has the class that the worker raised."
 )
 # What hvdtune does beyond Horovod, or where Horovod hangs or ignores an argument.
 SUPERSET: dict[str, dict[str, str]] = {
     "horovod.ray": {
         "RayExecutor": (
-            "Also takes a `Settings` object, as Horovod's documentation promises. In elastic jobs "
-            "a worker that starts slowly is no failure."
+            "Also takes a `Settings` object, as Horovod's documentation promises. In elastic jobs, "
+            "a worker that starts slowly does not count as a failure."
         ),
         "RayExecutor.start": "The workers get this process's settings (HOROVOD_*, HVDTUNE_*).",
         "RayExecutor.run": f"{_FAILURE} `callbacks` work; Horovod's are for elastic jobs only.",
@@ -110,7 +110,7 @@ PARTIAL: dict[str, dict[str, str]] = {
         "BaseHorovodWorker.get_gpu_ids": "The ids are texts, as Ray gives them now.",
     },
     "horovod.ray.utils": {
-        "detect_nics": "Probes nothing: what the settings name, if they name any.",
+        "detect_nics": "Probes nothing: returns the interfaces that the settings name, if any.",
     },
 }
 

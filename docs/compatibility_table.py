@@ -1,7 +1,7 @@
 """The facts behind docs/compatibility.md: what Horovod exports, and where hvdtune differs.
 
 Horovod here is 0.28.1. A signature is written as in Python, with the defaults that a caller can
-observe; ``None`` stands for what is no function, or whose parameters are no part of the promise.
+observe; ``None`` stands for an object that is no function, or whose parameters are not promised.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ GATHERED_TYPES = "Also takes bfloat16, bool and uint16."
 SUPERSET: dict[str, dict[str, str]] = {
     "horovod.torch": {
         "init": (
-            "Can be called again after `shutdown()`, also under mpirun; handles stay valid when it "
-            "is called twice; a list of ranks as `comm` works without MPI too."
+            "Can be called again after `shutdown()`, also under mpirun. Handles stay valid if it "
+            "is called twice. A list of ranks as `comm` also works without MPI."
         ),
         **dict.fromkeys(
             ("allreduce", "allreduce_async", "allreduce_", "allreduce_async_"), MORE_TYPES
@@ -186,7 +186,7 @@ SUPERSET: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ("broadcast", "broadcast_async", "broadcast_", "broadcast_async_"), GATHERED_TYPES
         ),
-        "allgather": f"{GATHERED_TYPES} A scalar is refused on all ranks in the same words.",
+        "allgather": f"{GATHERED_TYPES} A scalar is refused on all ranks with the same message.",
         "allgather_async": GATHERED_TYPES,
         **dict.fromkeys(
             ("grouped_allgather", "grouped_allgather_async"), f"{GATHERED_TYPES} {EVERY_MEMBER}"
@@ -196,15 +196,15 @@ SUPERSET: dict[str, dict[str, str]] = {
             f"{GATHERED_TYPES} A scalar is a `ValueError`; Horovod crashes.",
         ),
         "join": (
-            "Operations that others may not call now are refused on them, cached or not, and with "
-            "autotuning on; Horovod crashes. `device` only matters "
-            "on a process that has had no tensor on a GPU."
+            "If the other ranks call an operation that a joined rank cannot take part in, they get "
+            "an error, cached or not, and also with autotuning; Horovod crashes. `device` only "
+            "matters on a process that has had no tensor on a GPU."
         ),
         "start_timeline": (
-            "Records every rank; `steps` records only so many training steps. Whichever rank asks, "
-            "all begin at one place."
+            "Records every rank; `steps` is the number of training steps to record. Whichever rank "
+            "calls it, all ranks begin at the same operation."
         ),
-        "stop_timeline": "Whichever rank asks, all end at one place.",
+        "stop_timeline": "Whichever rank calls it, all ranks end at the same operation.",
         "barrier": "Refused while a rank has joined; Horovod leaves that undefined.",
         "Adasum": "Works without MPI and takes bfloat16.",
         "ProcessSet": (
@@ -221,21 +221,20 @@ SUPERSET: dict[str, dict[str, str]] = {
             "`gradient_predivide_factor` works with `groups`; `zero_grad` takes `set_to_none`; "
             "L-BFGS, GradScaler, sparse gradients that only some ranks have, copies and several "
             "optimizers at once are supported; `gradient_as_buffer_view`, the last argument, "
-            "reduces gradients without copying them. Of the attributes that are not public, "
-            "`_parameter_names`, `_allreduce_grad_async`, `_requires_update` and `_compression` "
-            "are there."
+            "reduces gradients without copying them. Of the private attributes, it has "
+            "`_parameter_names`, `_allreduce_grad_async`, `_requires_update` and `_compression`."
         ),
         "broadcast_parameters": (
             "Takes any iterable, such as `model.named_parameters()`, and tensors that are not "
             "contiguous."
         ),
         "broadcast_optimizer_state": (
-            "Takes no step to make missing state, so that weights do not change; nested state and "
-            "`None` travel too."
+            "Creates missing state without a step, so weights do not change; also broadcasts "
+            "nested state and `None`."
         ),
         "allgather_object": "Has an argument `process_set`.",
         "SyncBatchNorm": "Works on the CPU, and has `convert_sync_batchnorm`.",
-        "elastic": "Exports `State` and `ObjectState` too.",
+        "elastic": "Also exports `State` and `ObjectState`.",
     },
 }
 
@@ -243,7 +242,7 @@ SUPERSET: dict[str, dict[str, str]] = {
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (
-            "On this machine, elastic jobs included. Other hosts and `use_mpi` are refused "
+            "Starts jobs on this machine, also elastic ones. Other hosts and `use_mpi` are refused "
             "(`ValueError`)."
         ),
     },
@@ -255,8 +254,9 @@ NOT_AVAILABLE: dict[str, dict[str, str]] = {}
 # Public names of hvdtune.torch that horovod.torch does not have.
 ADDED = {
     "mark": "puts a moment of the program's own into the [timeline](timeline.md)",
-    "mark_step": "a training step ends, for the [timeline](timeline.md); "
-    "`DistributedOptimizer.step()` does it by itself",
-    "is_homogeneous": "whether every host has as many processes; in Horovod only for TensorFlow",
+    "mark_step": "marks the end of a training step in the [timeline](timeline.md); "
+    "`DistributedOptimizer.step()` calls it",
+    "is_homogeneous": "whether all hosts have equally many processes; in Horovod only for "
+    "TensorFlow",
     "sycl_built": "False; Horovod has it after 0.28.1",
 }

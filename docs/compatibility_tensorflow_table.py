@@ -1,7 +1,7 @@
-"""As compatibility_table.py, for Horovod's packages for TensorFlow and Keras.
+"""Like compatibility_table.py, for Horovod's packages for TensorFlow and Keras.
 
-Where TensorFlow cannot be imported the page is written from this table alone;
-tests/frameworks/test_compatibility_names.py holds every row against hvdtune where it can.
+If TensorFlow cannot be imported, the page is written from this table alone; if it can,
+tests/frameworks/test_compatibility_names.py compares every row with hvdtune.
 """
 
 from __future__ import annotations
@@ -195,18 +195,18 @@ _SETS = {
 }
 ADASUM = {"Adasum": TORCH_SUPERSET["horovod.torch"]["Adasum"]}
 
-VALUES = "Takes arrays, lists and Keras variables too."
+VALUES = "Also takes arrays, lists and Keras variables."
 NAMED = "In eager mode `name` reaches the other ranks, so threads may call it at the same time."
 MORE_TYPES = f"Also takes bfloat16, bool (not averaged), int16 and uint16. {VALUES}"
 BFLOAT16 = f"Also takes bfloat16. {VALUES}"
 EVERY_GROUP = "Members may differ in type."
 APPLIED = (
-    "With optimizers of Keras, also Keras 3, gradients are reduced wherever they are applied, also "
-    "in `apply_gradients`, and never twice"
+    "With optimizers of Keras, also Keras 3, every way to apply gradients reduces them, also "
+    "`apply_gradients`, and never twice"
 )
 BACKENDS = (
-    "`value` may be a tensor or a variable of any backend of Keras 3; `name` is what the ranks' "
-    "messages are called."
+    "`value` may be a tensor or a variable of any backend of Keras 3; `name` names the operation "
+    "on all ranks."
 )
 
 # What hvdtune does beyond Horovod, or where Horovod crashes, hangs or loses data.
@@ -216,13 +216,13 @@ SUPERSET: dict[str, dict[str, str]] = {
         **_SETS,
         **ADASUM,
         "is_homogeneous": "Before `init()` it is a `ValueError`; Horovod crashes.",
-        "allreduce": f"{MORE_TYPES} {NAMED} `name` counts for `tf.IndexedSlices` too.",
+        "allreduce": f"{MORE_TYPES} {NAMED} `name` also applies to `tf.IndexedSlices`.",
         "grouped_allreduce": f"{MORE_TYPES} {EVERY_GROUP}",
         "allgather": f"{BFLOAT16} {NAMED}",
         "grouped_allgather": (
             f"{BFLOAT16} {EVERY_GROUP} Its gradient reduces and gathers once for all members."
         ),
-        "broadcast": f"{BFLOAT16} {NAMED} Its gradient is right after a change of ranks.",
+        "broadcast": f"{BFLOAT16} {NAMED} Its gradient remains right after the ranks have changed.",
         "broadcast_": "Takes resource variables and reference variables under every TensorFlow.",
         "alltoall": (
             f"{BFLOAT16} {NAMED} Rows that `splits` leaves out have a gradient, which is zero."
@@ -236,80 +236,90 @@ SUPERSET: dict[str, dict[str, str]] = {
             "Takes Keras 3 variables, and variables of types that no operation takes."
         ),
         "broadcast_object": "Needs no session; ranks may pass objects of different types.",
-        "broadcast_object_fn": "Works in eager mode too.",
+        "broadcast_object_fn": "Also works in eager mode.",
         "allgather_object": "Needs no session.",
-        "BroadcastGlobalVariablesHook": "Exists in every TensorFlow, Horovod's only before 2.16.",
+        "BroadcastGlobalVariablesHook": (
+            "Exists with every TensorFlow; Horovod's exists only with versions before 2.16."
+        ),
         "DistributedOptimizer": (
-            f"{APPLIED}; passes `op` and `groups` on to an optimizer of Keras; local "
+            f"{APPLIED}. `op` and `groups` are also passed on to an optimizer of Keras. Local "
             "variables and Adasum work with optimizers of `tf.compat.v1.train` under TensorFlow 2."
         ),
         "DistributedGradientTape": (
             "`gradient` takes `unconnected_gradients` and nested sources; sources may be Keras 3 "
             "variables; `groups` finds variables by identity, not by name, and lists may be empty."
         ),
-        "PartialDistributedGradientTape": "As `DistributedGradientTape`; takes layers of Keras 3.",
+        "PartialDistributedGradientTape": (
+            "Like `DistributedGradientTape`; also takes layers of Keras 3."
+        ),
         "SyncBatchNormalization": (
-            "Also a layer of Keras 3, on its three backends; ranks may have batches of different "
-            "sizes; takes a mask."
+            "Is also a layer of Keras 3, on its three backends. Ranks may have batches of "
+            "different sizes. Takes a mask."
         ),
         "LocalGradientAggregationHelper": "A gradient may be `None`.",
     },
     "horovod.tensorflow.elastic": {
         "TensorFlowKerasState": (
-            "The optimizer's variables are made with the state, so none is left out of it."
+            "Makes the optimizer's variables when the state is made, so it contains all of them."
         ),
-        "TensorFlowState": "Every `sync()` broadcasts; Horovod's only does when the state is made.",
+        "TensorFlowState": (
+            "Every `sync()` broadcasts; Horovod broadcasts only when the state is made."
+        ),
         "run": (
-            "Recovers from all collectives that fail, also grouped ones; other errors of "
-            "TensorFlow are raised, where Horovod returns `None`."
+            "Recovers from all collectives that fail, also grouped ones. Raises other errors of "
+            "TensorFlow; Horovod returns `None`."
         ),
     },
     "horovod.tensorflow.keras": {
         **_SHARED,
         **_SETS,
         "DistributedOptimizer": (
-            f"{APPLIED}; works with `gradient_accumulation_steps` and with loss scaling, "
-            "where one rank's infinite gradient is seen by all. `device_dense` and `device_sparse` "
-            "change nothing."
+            f"{APPLIED}. Works with `gradient_accumulation_steps` and with loss scaling: all ranks "
+            "see one rank's infinite gradient. `device_dense` and `device_sparse` have no effect."
         ),
         **dict.fromkeys(("allreduce", "allgather", "broadcast", "reducescatter"), BACKENDS),
         "load_model": (
-            "Finds the optimizer of files in Keras 3's format too, and keeps its variables' values."
+            "Also finds the optimizer in files of Keras 3's format; keeps its variables' values."
         ),
     },
     "horovod.tensorflow.keras.elastic": {
-        "KerasState": "Takes `backend`, which changes nothing; works on Keras 3's three backends.",
+        "KerasState": (
+            "Takes `backend`, which has no effect; works on all three backends of Keras 3."
+        ),
         "run": "Recovers from all collectives that fail, also in compiled steps.",
     },
     "horovod.keras": {
         **_SHARED,
         **ADASUM,
         "allreduce": (
-            "`op` can be given. Horovod's `average` is `True` by default, so that `op` is refused. "
+            "Takes `op`. Horovod refuses it, because its `average` is `True` by default. "
             f"{BACKENDS}"
         ),
-        "PartialDistributedOptimizer": f"{APPLIED}; takes layers of Keras 3.",
+        "PartialDistributedOptimizer": f"{APPLIED}. Also takes layers of Keras 3.",
     },
     "horovod.tensorflow.data.compute_service": {
-        "TfDataServiceConfig": "Wrong values are refused here, not where they are used.",
-        "TfDataServiceConfig.write": "Only this user may read the file, which has the key.",
+        "TfDataServiceConfig": "Refuses wrong values at once, not when they are used.",
+        "TfDataServiceConfig.write": (
+            "Only this user may read the file, because it contains the key."
+        ),
     },
 }
 for _name in ("allgather", "broadcast", "reducescatter", "load_model"):
     SUPERSET["horovod.keras"][_name] = SUPERSET["horovod.tensorflow.keras"][_name]
 _CALLBACKS = {
     "BroadcastGlobalVariablesCallback": (
-        "Broadcasts before the first step if the model is built by then; takes Keras 3 variables."
+        "Broadcasts before the first step if the model is built by then; also takes Keras 3 "
+        "variables."
     ),
-    "MetricAverageCallback": "A metric that some ranks lack is averaged over the others.",
+    "MetricAverageCallback": "A metric that some ranks lack is averaged over the other ranks.",
 }
 for _package in ("horovod.tensorflow.keras", "horovod.keras"):
     SUPERSET[f"{_package}.callbacks"] = dict(_CALLBACKS)
 SUPERSET["horovod.keras.elastic"] = SUPERSET["horovod.tensorflow.keras.elastic"]
 
 _MOMENTUM = (
-    "With Keras 3 on TensorFlow and JAX, and with the newer optimizers of tf-keras, the momentum, "
-    "which is compiled into the step, is not corrected, and a warning says so."
+    "With Keras 3 on TensorFlow and JAX, and with the newer optimizers of tf-keras, the momentum "
+    "is not corrected, because it is compiled into the step; a warning says so."
 )
 _STEPS = (
     "The first epoch after a reset is only shorter if `fit` is given `steps_per_epoch`: Keras "
@@ -320,15 +330,15 @@ _STEPS = (
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod.keras": {
         "DistributedOptimizer": (
-            f"{APPLIED}. Behind `op` come `backward_passes_per_step`, "
+            f"{APPLIED}. `op` is followed by `backward_passes_per_step`, "
             "`average_aggregated_gradients`, `num_groups`, `groups`, `process_set` and "
-            "`scale_local_gradients`, so that `num_groups` and `groups` must be passed by name."
+            "`scale_local_gradients`, so you must pass `num_groups` and `groups` by name."
         ),
     },
     "horovod.keras.callbacks": {
         "BestModelCheckpoint": (
-            "Behind `verbose` come `save_weights_only`, `mode` and `save_freq`, so that `mode` "
-            "must be passed by name."
+            "`verbose` is followed by `save_weights_only`, `mode` and `save_freq`, so you must "
+            "pass `mode` by name."
         ),
     },
 }
@@ -338,13 +348,13 @@ for _package in ("horovod.tensorflow.keras", "horovod.keras"):
     )
     PARTIAL[f"{_package}.elastic"] = {"UpdateBatchStateCallback": _STEPS}
 
-# Names that Horovod has and hvdtune has not, and why.
+# Names that Horovod has and hvdtune does not have, and why.
 NOT_AVAILABLE: dict[str, dict[str, str]] = {}
 
 _MARKS = {
     "mark": "as in hvdtune.torch",
     "mark_step": "as in hvdtune.torch",
-    "HorovodInternalError": "what an elastic job recovers from",
+    "HorovodInternalError": "the error that an elastic job recovers from",
     "sycl_built": "as in hvdtune.torch",
 }
 # What the faces have beyond Horovod's.
@@ -360,7 +370,7 @@ ADDED: dict[str, dict[str, str]] = {
         **dict.fromkeys(PROCESS_SETS, "in Horovod only for `tf.keras`"),
         "is_homogeneous": "in Horovod only for TensorFlow",
         "SyncBatchNormalization": "in Horovod only for TensorFlow",
-        "broadcast_variables": "makes the variables of all ranks those of one; any backend",
+        "broadcast_variables": "copies one rank's variables to all ranks; any backend",
         "broadcast_object": "sends any object from one rank to all",
         "allgather_object": "every rank's object, on all ranks",
     },

@@ -1,9 +1,8 @@
 """Writes docs/compatibility.md: `python docs/generate_compatibility.py [--check]`.
 
 Reads Horovod's interface and the differences from the compatibility tables, and the functions from
-hvdtune itself. Ends with an error if a table claims what the code contradicts, or if a name is
-missing without a reason. What needs TensorFlow, MXNet or Ray is only compared where that can be
-imported.
+hvdtune itself. Ends with an error if the code contradicts a table, or if a name is missing without
+a reason. Names that need TensorFlow, MXNet or Ray are only compared if that can be imported.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ INTRODUCTION = """\
 docs/compatibility_tensorflow_table.py, docs/compatibility_mxnet_table.py,
 docs/compatibility_ray_table.py and hvdtune: edit those, not this page. -->
 
-What Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras, MXNet and Ray, and what of it hvdtune
-has.
-`import horovod.torch` reaches `hvdtune.torch` under `hvdtune run` and in the ways of
-[the alias's page](horovod-alias.md), and so do the others.
+This page lists what Horovod 0.28.1 exports for PyTorch, TensorFlow, Keras, MXNet and Ray, and how
+much of it hvdtune has.
+Under `hvdtune run`, and in the ways that [the alias's page](horovod-alias.md) describes,
+`import horovod.torch` imports `hvdtune.torch`, and the other packages work in the same way.
 
 - **same**: the same signature, results and errors.
-- **superset**: that and more; programs for Horovod see no difference, except where Horovod crashes,
-  hangs, loses data or refuses what is in order.
+- **superset**: that and more; programs for Horovod see no difference, unless Horovod crashes,
+  hangs, loses data or refuses valid calls.
 - **partial**: a part has no effect, or is refused with an error that says so.
 
-In a fork of a rank, such as a worker of a `DataLoader`, `rank()`, `size()` and all that only reads
-answer as under Horovod. Collectives and `init()` raise a `ValueError` there that says where to call
-them; under Horovod a collective hangs, and `init()` does nothing.
+In a fork of a rank, such as a worker of a `DataLoader`, `rank()`, `size()` and all other functions
+that only read return what they return under Horovod. Collectives and `init()` raise a `ValueError`
+there that says where to call them; under Horovod a collective hangs, and `init()` does nothing.
 
 All of this holds for tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
 """
@@ -61,8 +60,8 @@ All of this holds for tensors on the CPU; [the page on GPUs](gpu.md) says what h
 IMPORTS = """\
 ## What public code imports
 
-Imports that public repositories have, and what each gives here. Where there is no sensible answer,
-the import ends in a `ModuleNotFoundError`, an `ImportError`, whose one sentence is shown.
+The table lists imports from public repositories and what each does here. If hvdtune has nothing
+sensible to import, it raises a `ModuleNotFoundError` (an `ImportError`), whose sentence is shown.
 
 """
 
@@ -81,7 +80,7 @@ class Row:
 
 
 def _evaluated(text: str) -> Any:
-    """The value that an expression in the table stands for."""
+    """The value of an expression in the table."""
     names = {name: getattr(hvd, name) for name in ("Compression", "global_process_set", "Average")}
     return eval(text, {"__builtins__": {}}, names)
 
@@ -95,8 +94,8 @@ def wanted_parameters(signature: str) -> list[inspect.Parameter]:
 def added_parameters(what: str, signature: str, function: Any) -> list[str]:
     """The parameters that ``function`` has beyond ``signature``.
 
-    Raises Contradiction if it does not have those of the signature, in the same places, of the
-    same names and defaults, or if one more is not optional.
+    Raises Contradiction if it does not have those of the signature, in the same places, with the
+    same names and defaults, or if an additional one is not optional.
     """
     wanted = wanted_parameters(signature)
     found = list(inspect.signature(function).parameters.values())
@@ -146,7 +145,7 @@ def stated(module: str, name: str) -> tuple[str, str]:
 def judge(module: str, name: str, signature: str | None, found: Any) -> tuple[str, str]:
     """Status and difference of one name, whose object is ``found``.
 
-    Raises Contradiction if the table's words do not fit the object.
+    Raises Contradiction if the table does not describe the object.
     """
     what = f"{module}.{name}"
     if module in table.CONTRACT and getattr(hvd, name, None) is found:
@@ -202,7 +201,7 @@ def framework_rows(framework: str) -> dict[str, list[Row]]:
 
 
 def compared_rows(framework: str) -> dict[str, list[Row]]:
-    """The same. Raises ImportError without it, Contradiction where its table is wrong."""
+    """The same. Raises ImportError without the framework, Contradiction if its table is wrong."""
     every = FRAMEWORKS[framework].CONTRACT
     for module, said in FRAMEWORKS[framework].ADDED.items():
         contract = {
@@ -220,7 +219,7 @@ def _signature_words(signature: str | None) -> str:
 
 
 def outcome(statement: str) -> str:
-    """What an import of Horovod's gives here: "works", or the words of its ImportError."""
+    """The effect of an import of Horovod's here: "works", or the text of its ImportError."""
     try:
         exec(statement, {})
     except ImportError as error:
@@ -229,7 +228,7 @@ def outcome(statement: str) -> str:
 
 
 def public_imports() -> list[str]:
-    """The table's lines. Raises Contradiction where an import works that should not, or not."""
+    """The table's lines. Raises Contradiction if an import works that should fail, or fails."""
     lines = ["| Import | What happens |", "|---|---|"]
     lines += [f"| `{one}` | works with TensorFlow |" for one in public_imports_table.TENSORFLOW]
     lines += [f"| `{one}` | works with MXNet |" for one in public_imports_table.MXNET]

@@ -55,8 +55,8 @@ SECTIONS = (
 )
 ENGINE_KEYS = ("disable_group_fusion",)
 INERT_INTRODUCTION = """\
-Scripts and command lines written for Horovod may carry these. They are accepted and checked, and
-do nothing in this version.
+Scripts and command lines written for Horovod may contain these. hvdtune accepts and checks them,
+and does nothing with them in this version.
 """
 
 

@@ -2,7 +2,7 @@
 
     python docs/generate_launchers.py [--check]
 
-from launchers_table.py, which tests/launch/test_launchers.py holds against what runs.
+from launchers_table.py, which tests/launch/test_launchers.py checks against real jobs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def lines() -> list[str]:
 
 
 def page(before: str) -> str:
-    """The whole page, given as it was. Raises ValueError where the marks are not in it."""
+    """The whole page, made from its text `before`. Raises ValueError if that lacks the marks."""
     head, begin, rest = before.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(page: Path, text: str, script: str) -> int:
-    """Make ``text`` the whole of a page, as its ``script`` was started; the exit status."""
+    """Write ``text`` to a page, or check it if ``script`` got --check. Returns the exit status."""
     if "--check" not in sys.argv[1:]:
         page.write_text(text, encoding="utf-8")
         return 0

@@ -1,8 +1,8 @@
 """The facts behind the table of launchers in docs/running/data-planes.md.
 
 tests/launch/test_launchers.py runs every cell (with HVDTUNE_TEST_LONG=1): one that says WORKS must
-train to the same weights as one host does, one with a sentence must end with it. What says UNTRIED
-no test runs.
+train to the same weights as one host does, one with a sentence must end with it. No test runs the
+cells that say UNTRIED.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Imports of Horovod in public code: training programs, libraries with a backend for Horovod, and
 tools that start jobs. Found by searching public repositories; one line stands for many.
 
-generate_compatibility.py runs each and writes what happens; tests/unit/test_public_imports.py holds
-the page against it.
+generate_compatibility.py runs each import and writes what happens.
+tests/unit/test_public_imports.py checks that the page agrees.
 """
 
 #: What works.
@@ -58,7 +58,7 @@ WORKS = (
     "from horovod.torch.sync_batch_norm import SyncBatchNorm",
 )
 
-#: What works where TensorFlow and Keras are installed. tests/frameworks/test_compatibility_names.py
+#: What works if TensorFlow and Keras are installed. tests/frameworks/test_compatibility_names.py
 #: runs these there.
 TENSORFLOW = (
     "import horovod.keras as hvd",
@@ -96,7 +96,7 @@ TENSORFLOW = (
     "from horovod.tensorflow.util import _executing_eagerly",
 )
 
-#: What works where MXNet is.
+#: What works if MXNet is installed.
 MXNET = (
     "import horovod.mxnet as hvd",
     "from horovod.mxnet.compression import Compression",
@@ -105,7 +105,7 @@ MXNET = (
     "from horovod.mxnet.mpi_ops import init, local_rank, local_size, rank, shutdown, size",
 )
 
-#: What works where Ray is.
+#: What works if Ray is installed.
 RAY = (
     "from horovod.ray import BaseHorovodWorker, RayExecutor, ray_logger",
     "from horovod.ray.elastic import ElasticRayExecutor, RayHostDiscovery",
@@ -116,7 +116,7 @@ RAY = (
     "from horovod.ray.worker import BaseHorovodWorker",
 )
 
-#: What works where Spark is.
+#: What works if Spark is installed.
 SPARK = (
     "from horovod.spark import conf, run, run_elastic",
     "from horovod.spark.common.backend import Backend, SparkBackend",
@@ -125,7 +125,7 @@ SPARK = (
     "from horovod.spark.torch import TorchEstimator, TorchModel",
 )
 
-#: What ends in an ImportError; the page shows its words.
+#: What raises an ImportError; the page shows its text.
 REFUSED = (
     "from horovod.ray.driver_service import _driver_fn",
     "from horovod.common.util import check_installed_version",

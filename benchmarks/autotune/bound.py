@@ -1,19 +1,19 @@
-"""What noise alone costs in so many steps: the regret of tuners that know more than one can.
+"""The cost of noise alone in a number of steps: the regret of tuners that know more than any can.
 
   python benchmarks/autotune/bound.py       seconds; prints a table
 
     proves     knows the best grid point and spends all STEPS on comparing it with the defaults in
-               pairs; keeps the defaults where the gain is not shown at CONFIDENCE
+               pairs; keeps the defaults if the gain is not shown at CONFIDENCE
     finds      has the best grid point among CANDIDATES, the others being settings at random, and
                knows the defaults' step time exactly; shares SEARCH_STEPS among them, takes the
                fastest, and compares it in PAIRS pairs
     draws      the same without the luck: all CANDIDATES are settings at random
     halves     draws settings at random, measures all, drops the worse half, and so on, with all
-               SEARCH_STEPS; then as above. With the number of settings (COUNTS) that is best for
-               this noise, which nobody knows beforehand. A look at a setting is SETTLE steps longer
-               than what is counted of it, which is LEAST steps or more
-    by turns   the same with half of the steps: the other half belongs to the settings the run began
-               with, which are measured in between so that drift cancels, as hvdtune does
+               SEARCH_STEPS; then as above. It uses the number of settings (COUNTS) that is best for
+               this noise, which a real tuner cannot know. A look at a setting takes SETTLE steps in
+               addition to those that count, which are LEAST or more
+    by turns   the same with half of the steps: the other half measures the settings that the run
+               began with in between, so that drift cancels, as hvdtune does
     near       the share of all settings that are within NEAR of the best grid point
 
     e          standard error of a sample: TRIM_LOSS noise / sqrt(SAMPLE)
@@ -21,11 +21,11 @@
     margin     z s, z the normal quantile of CONFIDENCE: a true gain as large is shown half the time
     shown      Phi((gain - margin) / s)
 
-Regret is counted as in simulate.py: how much slower than the best grid point it ends, over all
+Regret is counted as in simulate.py: how much slower than the best grid point a run ends, over all
 surfaces. Drift, outliers, and looks before the end are left out: all of them only make it worse. So
-`proves` is a limit for every tuner that adopts only what is shown at CONFIDENCE. The others are
-none, as a model learns of one point from others: they say how much is attained without that, and
-what of it is for lack of luck (`finds` against `draws`).
+`proves` is a limit for every tuner that adopts only settings shown to be faster at CONFIDENCE. The
+other rows are no limits, because a model learns about one point from others: they show how much a
+tuner attains without that, and how much of the regret is bad luck (`finds` against `draws`).
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def main() -> int:
 
 
 def pair_error(noise: float, pairs: int) -> float:
-    """Standard error of the mean of so many pairs, as a logarithm."""
+    """Standard error of the mean of `pairs` pairs, as a logarithm."""
     return TRIM_LOSS * noise / math.sqrt(SAMPLE) * math.sqrt(2 / pairs)
 
 
 def margin(noise: float, pairs: int) -> float:
-    """What a gain has to exceed to be shown."""
+    """The size that a gain must exceed to be shown."""
     return _NORMAL.inv_cdf(CONFIDENCE) * pair_error(noise, pairs)
 
 
@@ -141,7 +141,7 @@ def compared(
 def best_halving(surfaces: Sequence[Surface], noise: float, steps: float) -> list[np.ndarray]:
     """Regrets with the number of settings whose 95th percentile over all surfaces is least.
 
-    Where two are equal, as the regret of keeping the defaults is, their mean decides.
+    If two are equal, as the regret of keeping the defaults is, their mean decides.
     """
     counts = [count for count in COUNTS if look_steps(count, steps) >= LEAST]
     tried = [[halving(surface, noise, count, steps) for surface in surfaces] for count in counts]
@@ -154,7 +154,7 @@ def best_halving(surfaces: Sequence[Surface], noise: float, steps: float) -> lis
 
 
 def look_steps(count: int, steps: float, left: int = 0) -> float:
-    """Steps that count of a look when `left` of `count` settings share an equal part of `steps`."""
+    """The counted steps of a look if `left` of `count` settings share an equal part of `steps`."""
     return steps / math.log2(count) / (left or count) - SETTLE
 
 

@@ -1,11 +1,11 @@
-"""Draw a tuning from bad settings as it goes on: step time over steps, beside Horovod's procedure.
+"""Draw the course of a tuning from bad settings, hvdtune's and Horovod's: step time over steps.
 
     python benchmarks/autotune/course.py docs/autotune.svg
 
-Both tune the same simulated job: a surface that was measured (surfaces/) with the step times of the
-real job it was measured with (wanders/), from a cycle of 100 ms and a fusion threshold of 0. Every
-point is the mean of SHOWN steps. Prints what the lines say: how many steps each of them took, and
-by when it had made up most of what was lost.
+Both tune the same simulated job: a measured surface (surfaces/) with the step times of the real job
+that it was measured with (wanders/), from a cycle of 100 ms and a fusion threshold of 0. Every
+point is the mean of SHOWN steps. Prints how many steps each of them took, and after how many it had
+made up most of the loss.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ START = "both"
 SEED = 1
 SHOWN = 10  # steps of a point
 COLOURS = {"Horovod": "#1f77b4", "hvdtune": "#d62728"}
-AFTER = 400  # steps shown of what a method has ended with
+AFTER = 400  # steps shown with the settings that a method has ended with
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 260, 64, 56, 20, 76
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #222 } .title { font-weight: 600 }
@@ -44,16 +44,16 @@ text { fill: #ddd } .grid { stroke: #333 } .frame { stroke: #777 } .back { fill:
 
 @dataclass(frozen=True)
 class Course:
-    """The steps of a tuning in order, ms, those of the settings it ended with behind them."""
+    """The steps of a tuning in order, ms, then steps with the settings that it ended with."""
 
     method: str
     times_ms: Sequence[float]
     tuned_after: int
 
     def left_after(self, usual_ms: float) -> int | None:
-        """Steps until most of what the start loses against `usual_ms` was gone for good.
+        """Steps until most of the start's loss against `usual_ms` was gone for good.
 
-        None: it was not before tuning was over.
+        None: not before tuning was over.
         """
         limit = (fmean(self.times_ms[:SHOWN]) + usual_ms) / 2
         last = max(
@@ -164,7 +164,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def main() -> int:
-    """Follow both, write the picture, and print what it says."""
+    """Follow both, write the picture, and print its figures."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

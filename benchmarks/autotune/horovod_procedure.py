@@ -1,8 +1,8 @@
 """Horovod's autotuner as its documentation of formats describes it, in our own code.
 
     box          fusion threshold 0 to 64 MB, cycle time 1 to 100 ms, linear
-    flags        those that are free in a build for the CPU: hierarchical allgather, cache
-    warm-up      3 samples with (4 MB, 5 ms, cache off), thrown away
+    flags        those that can change in a build for the CPU: hierarchical allgather, cache
+    warm-up      3 samples with (4 MB, 5 ms, cache off), discarded
     numeric      4 fixed points, then 17 proposals of a Gaussian process; all of it again for every
                  combination of the flags
     sample       50 steps; median of five scores, each bytes over time
@@ -11,8 +11,8 @@
     proposal     expected improvement over the best predicted mean, with a margin of 0.01
     result       the settings of the single best sample
 
-One thing is done better than there: expected improvement is taken at 4096 random points of the box
-instead of being climbed from 25.
+We do one thing better: we take expected improvement at 4096 random points of the box, while Horovod
+climbs from 25 points.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Scores = Callable[[Mapping[str, float], int], float]
 def tune(scores: Scores, seed: int) -> dict[str, float]:
     """The settings kept. `scores(values, steps)` runs the job and returns a sample: more is better.
 
-    The flags do not matter to the engine whose surfaces are replayed; they cost their samples.
+    The flags have no effect on the engine whose surfaces are replayed, but they cost samples.
     """
     rng = np.random.default_rng(seed)
     for _ in range(WARMUP_SAMPLES):

@@ -1,20 +1,20 @@
-"""What an autotuner that has finished still costs: nothing.
+"""The cost of an autotuner that has finished: nothing.
 
   python benchmarks/autotune/idle.py      about five minutes; results-idle.md
 
 Two things are compared: a job whose (short) tuning has ended, and one without an autotuner. Both
-use the same settings. A step is TENSORS allreduces that are waited for together, which go by way of
-the coordinator, and BLOCKING small ones by themselves, which go past it.
+use the same settings. A step is TENSORS allreduces that are waited for together, which use the
+coordinator, and BLOCKING small ones that are waited for one by one, which bypass it.
 
   counted   the instructions and system calls of STEPS steps, all threads, as valgrind's callgrind
-            counts them. There is one rank, which never waits for another: what is left to chance
-            is which of its threads runs first. Its tuner is told that there are two ranks, and runs
-            to its end
-  looked at a job of RANKS ranks, rank 0 of it: its threads, open files and child processes; what
-            the kernel counts (context switches, time on a CPU) in REST_S seconds of doing nothing
+            counts them. There is one rank, which never waits for another, so chance only decides
+            which of its threads runs first. Its tuner is told that there are two ranks, and runs to
+            its end
+  looked at rank 0 of a job of RANKS ranks: its threads, open files and child processes, and the
+            kernel's counts (context switches, time on a CPU) in REST_S seconds of doing nothing
 
-Each is repeated, by turns with and without. Time is not measured: on a busy machine it says nothing
-about so little.
+Each is repeated, with and without the tuner in turns. Time is not measured: on a busy machine it
+cannot show so small a difference.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def count(tuned: bool) -> dict[str, float]:
 
 
 def look(tuned: bool) -> dict[str, Any]:
-    """What rank 0 of a job has, and does while there is nothing to do."""
+    """What rank 0 of a job holds, and what it does while it is idle."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
         command = [*ranks.launcher(RANKS), sys.executable, __file__]
@@ -126,7 +126,7 @@ def start() -> tuple[Any, Callable[[], None]]:
 
 
 def train_until_tuned(hvd: Any, step: Callable[[], None]) -> None:
-    """Steps until rank 0's tuner, if there is one, has ended with its last row."""
+    """Do steps until rank 0's tuner, if there is one, has ended with its last row."""
     log = Path(os.environ.get("HOROVOD_AUTOTUNE_LOG", ""))
     went_on = "HOROVOD_AUTOTUNE" in os.environ
     while went_on:
@@ -136,7 +136,7 @@ def train_until_tuned(hvd: Any, step: Callable[[], None]) -> None:
         went_on = hvd.broadcast_object(hvd.rank() == 0 and ",final," not in log.read_text())
     for thread in threading.enumerate():
         if "autotune" in thread.name:
-            thread.join()  # it ends behind the last row
+            thread.join()  # it ends after the last row
 
 
 def counted(_: Path) -> None:
@@ -154,7 +154,7 @@ def counted(_: Path) -> None:
 
 
 def looked_at(results: Path) -> None:
-    """What there is, and what happens while nothing is to do."""
+    """Write what this process holds, and what it does while it is idle."""
     hvd, _ = start()
     hvd.barrier()
     time.sleep(0.5)
@@ -211,7 +211,7 @@ def page(found: dict[str, list[Any]]) -> str:
     lines += [
         "",
         f"A step beside the finished autotuner has {share} instructions. Counts of the same "
-        f"job differ by up to {spread}, so a cost below that would not be seen.",
+        f"job differ by up to {spread}, so a smaller cost would not be visible.",
     ]
     lines += ["", f"## Rank 0 of {RANKS}, {REST_S:.0f} s of doing nothing", ""]
     names = list(found[f"looked at {KINDS[True]}"][0])
@@ -240,7 +240,7 @@ def scatter(found: dict[str, list[Any]]) -> float:
 
 
 def _cell(values: list[Any]) -> str:
-    """What was seen every time, or each time."""
+    """The value if it was the same every time, otherwise all values."""
     words = [
         ", ".join(f"`{name}`" for name in value) if isinstance(value, list)
         else f"{value:.1f}" if isinstance(value, float) else str(value)

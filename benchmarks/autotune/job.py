@@ -6,8 +6,8 @@ s        the surface, T the reference's step time
 e_k      noise, normal with standard deviation `noise`
 d, p     slow drift of the machine
 
-Instead, what a real job's step times did can be replayed (`Wander`, made by wander.py): its r_k in
-the place of noise, drift and outliers, from a random step on and round and round.
+Instead, the step times of a real job can be replayed (`Wander`, made by wander.py): its r_k replace
+noise, drift and outliers, from a random step on, again and again from the beginning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Wander:
 
 @dataclass(frozen=True)
 class Step:
-    """What the tuner sees of a step (`autotune.statistics.score.Step`)."""
+    """The part of a step that the tuner sees (`autotune.statistics.score.Step`)."""
 
     duration_ns: int
     epoch: int
@@ -58,8 +58,8 @@ class Step:
 class Job:
     """A run of a training script. `steps` counts, `spent` is the sum of the steps' true times.
 
-    `spent` is in units of a step with the settings the run began with, without drift and noise:
-    what the tuner's trials cost, and nothing else.
+    `spent` is in units of a step with the settings that the run began with, without drift and
+    noise: it contains only the cost of the tuner's trials.
     """
 
     def __init__(

@@ -1,18 +1,18 @@
 """Measure how long a training step takes over a grid of settings, with the real engine.
 
-  python benchmarks/autotune/measure_surfaces.py              what is missing, 20 minutes a round
+  python benchmarks/autotune/measure_surfaces.py              all missing ones, 20 minutes a round
   python benchmarks/autotune/measure_surfaces.py --only tiny  the surfaces whose name has "tiny"
 
 A surface is one workload on one number of ranks: the gradients of a model (`hvdtune bench` has
-them), submitted in the order a backward pass finishes them. Where `compute` is not 0, every rank
-computes that many milliseconds in a step, spread over the tensors by their sizes, before it
+them), submitted in the order in which a backward pass finishes them. If `compute` is not 0, every
+rank computes that many milliseconds in a step, spread over the tensors by their sizes, before it
 submits each: tensors get ready one after another, as they do in training.
 
-A round visits every point of the grid once, in another order each time: one job, whose settings are
-changed while it runs. After every few points the reference (the shipped defaults) is measured
-again; what is stored is the logarithm of the point's time over the reference's around it, so a
+A round is one job that changes its settings while it runs and visits every point of the grid once,
+in a different order in each round. After every few points it measures the reference (the shipped
+defaults) again. It stores the logarithm of the point's time over the reference's around it, so a
 machine that gets slower changes nothing. Rounds are appended to the surface's JSON file and are
-kept when the program is interrupted: start it again to go on.
+kept if the program is interrupted: start it again to continue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFERENCE = {
 }
 REFERENCE_EVERY = 6  # points
 REFERENCES = 4  # visits of the reference, two before and two after, that a point is compared with
-VISIT_S = 0.06  # a visit measures so long, and at least LEAST_STEPS
+VISIT_S = 0.06  # duration of a visit, which has at least LEAST_STEPS
 LEAST_STEPS = 4
 FAR_OFF = 4.0  # a point that takes this many times the reference's step is measured once only
 
@@ -64,7 +64,7 @@ _SMALL: dict[str, list[float]] = {
 
 @dataclass(frozen=True)
 class Surface:
-    """What is measured: a workload, the ranks, milliseconds of computing a step, the grid."""
+    """A surface to measure: a workload, the ranks, milliseconds of computing a step, the grid."""
 
     workload: str
     ranks: int
@@ -78,7 +78,7 @@ class Surface:
 
     @property
     def points(self) -> list[Values]:
-        """All points of the grid; settings without an axis stay as the reference has them."""
+        """All points of the grid; settings without an axis have the reference's values."""
         return [
             {**REFERENCE, **dict(zip(self.axes, at, strict=True))}
             for at in itertools.product(*self.axes.values())
@@ -111,9 +111,11 @@ def main() -> int:
     )
     made.add_argument("--only", default="", help="surfaces whose name contains this")
     made.add_argument("--rounds", type=int, default=5, help="rounds of each (default: 5)")
-    made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    made.add_argument("--list", action="store_true", help="show what is there and end")
-    made.add_argument("--points", type=int, default=1000, help="of a job; what it finds is stored")
+    made.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
+    made.add_argument("--list", action="store_true", help="show what is stored and end")
+    made.add_argument(
+        "--points", type=int, default=1000, help="limit of a job, which stores what it has found"
+    )
     made.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--round", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
@@ -129,7 +131,7 @@ def main() -> int:
     FOLDER.mkdir(exist_ok=True)
     os.environ["OMP_NUM_THREADS"] = "1"
     until = time.monotonic() + args.seconds
-    # Round by round over all surfaces: an interruption leaves all of them about equally known.
+    # Round by round over all surfaces: after an interruption all of them are about equally known.
     for number in range(args.rounds):
         for surface in chosen:
             stored = load(surface)
@@ -170,7 +172,7 @@ def order_of(surface: Surface, number: int) -> list[int]:
 
 
 def load(surface: Surface) -> dict[str, Any]:
-    """What is stored of a surface; nothing of it if the grid was another one."""
+    """The stored data of a surface; empty if the stored grid differs."""
     empty = {
         "workload": surface.workload,
         "ranks": surface.ranks,
@@ -188,7 +190,7 @@ def load(surface: Surface) -> dict[str, Any]:
 
 
 def save(surface: Surface, stored: dict[str, Any]) -> None:
-    """Write a surface's file; whoever interrupts leaves the old one or the new one."""
+    """Write a surface's file; an interruption leaves the old one or the new one."""
     path = FOLDER / f"{surface.name}.json"
     text = json.dumps({key: value for key, value in stored.items() if key != "rounds"})
     rows = ",\n  ".join(json.dumps(row) for row in stored["rounds"])
@@ -217,10 +219,10 @@ def worker(surface: Surface, order: list[int], results: Path) -> None:
         slowest = float(hvd.allreduce(estimate, op=hvd.Max, name="estimate")[0])
         count = max(LEAST_STEPS, math.ceil(VISIT_S / slowest))
         if index >= 0 and slowest > FAR_OFF * usual_s:
-            count = 1  # how bad it is exactly does not matter
+            count = 1  # its exact time does not matter
         times = [time_of(step) for _ in range(count)]
-        # Whatever disturbs a step makes it longer: the lower quartile is the least disturbed
-        # figure that a single lucky step does not decide.
+        # A disturbance only makes a step longer: the lower quartile is the least disturbed figure
+        # that a single lucky step does not decide.
         visits.append((index, 1e3 * float(np.quantile(times, 0.25))))
 
     usual_s = math.inf
@@ -291,7 +293,7 @@ def make_compute(np: Any) -> Any:
         for _ in range(4):
             np.dot(ones, ones)
 
-    # By the fastest of many: a rank that shares its core computes as much, and takes longer.
+    # The fastest of many: a rank that shares its core computes as much, and takes longer.
     seconds = min(time_of(multiply) for _ in range(200))
 
     def compute() -> float:

@@ -1,4 +1,4 @@
-"""The ways to tune that are compared. Each gets a job and a start and says what to keep.
+"""The compared ways to tune. Each gets a job and a start and returns the settings to keep.
 
   hvdtune       the tuner of this package with its default settings, step by step as in a session
   random        the start, then random settings; the one with the best sample is kept
@@ -6,8 +6,8 @@
                 sampled points, otherwise its defaults); the best sample is kept
   Horovod       its published procedure (`horovod_procedure`)
 
-random and skopt get as many steps as hvdtune is allowed: SAMPLES samples of STEPS
-steps, over the same space. Horovod's procedure has its own budget and its own space.
+random and skopt get as many steps as hvdtune may take: SAMPLES samples of STEPS steps, over the
+same space. Horovod's procedure has its own budget and its own space.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTLE_STEPS = 2
 
 @dataclass(frozen=True)
 class Result:
-    """What a method kept, whether it says why, and after how many samples."""
+    """The settings that a method kept, whether it says why, and after how many samples."""
 
     values: Mapping[str, float]
     verdict: str = ""
@@ -71,7 +71,7 @@ def hvdtune(job: Job, start: Values, seed: int, config: TunerConfig | None = Non
         typical_bytes = sample.bytes_per_step
         tuner.report(sample)
         while (request := tuner.take_request()) is not None:
-            # The answer comes at once: how long the optimiser thinks is not what is compared here.
+            # The answer arrives at once: the optimiser's own time is not compared here.
             proposal = propose(Problem.from_json(request.to_json()))
             asked = Space.from_json(request.space)
             values = [asked.decode(point) for point in proposal.points]
@@ -92,7 +92,7 @@ def random_search(job: Job, start: Values, seed: int) -> Result:
 
 
 def scikit_optimize(job: Job, start: Values, seed: int) -> Result:
-    """The best of the start and what scikit-optimize proposes."""
+    """The best of the start and scikit-optimize's proposals."""
     from skopt import Optimizer
 
     searched = full_space()
@@ -102,7 +102,7 @@ def scikit_optimize(job: Job, start: Values, seed: int) -> Result:
     best = (_sample(job, start), start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Its own box: a start outside it is put on its surface.
+        # Its own box: a start outside the box is moved onto the box's surface.
         optimizer.tell([min(1.0, max(0.0, at)) for at in searched.encode(start)], best[0])
         for _ in range(SAMPLES - 1):
             point = optimizer.ask()

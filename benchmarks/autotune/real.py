@@ -1,29 +1,28 @@
 """Tuning of real training on this machine: from the defaults, and from two bad starts.
 
-  python benchmarks/autotune/real.py                 what is missing, into results-real.json and .md
-  python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to go on
+  python benchmarks/autotune/real.py                 all that is missing, to results-real.json, .md
+  python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to continue
   python benchmarks/autotune/real.py --runs 1        one run of each instead of three
   python benchmarks/autotune/real.py --again --only "tiny np2"
-                                                     anew what another tuner ended with
+                                                     repeat what another tuner was measured with
 
-The whole takes about two hours on two CPUs that do nothing else. Every training (see TRAININGS)
+All of it takes about two hours on two CPUs that do nothing else. Every training (see TRAININGS)
 runs on 2 and 4 ranks:
 
   tune     RUNS runs from each of the starts until tuning is over, with nothing remembered from
-           others; what they ended with, and what that took. Where it takes long no further
-           candidates are measured after 60 % of TUNE_S, so that the comparison still comes to its
-           end
-  compare  one run that changes settings while it trains, and measures a few steps with each, in
-           another order every round. First grid points alone, to choose the best: all of them, then
-           the better half, and so on (HALVING). Then, in fresh rounds, the chosen one, the outcomes
-           and the defaults, until every difference is known to ENOUGH or JUDGE_S is over. Rounds
-           that choose do not judge: of many that were measured the best always looks better than
-           it is. Bad starts take part in every BAD_EVERY-th round
+           other runs: the settings that they ended with, and the cost. If tuning takes long, no
+           further candidates are measured after 60 % of TUNE_S, so that the comparison can finish
+  compare  one run that changes settings while it trains, and measures a few steps with each, in a
+           different order every round. First grid points alone, to choose the best: all of them,
+           then the better half, and so on (HALVING). Then, in fresh rounds, the chosen one, the
+           outcomes and the defaults, until every difference is known to ENOUGH or JUDGE_S is over.
+           Rounds that choose do not judge, because the best of many measured points always looks
+           better than it is. Only every BAD_EVERY-th round includes bad starts
 
 Figures are medians over rounds. A difference is the mean of the rounds' paired differences, without
 the lowest and the highest fifth, with its margin (Yuen's, 95 %, two-sided): other processes of the
 machine disturb single rounds, never all. A step takes as long as on the slowest rank.
-`idle.py` is about what a finished autotuner costs.
+`idle.py` measures the cost of a finished autotuner.
 """
 
 from __future__ import annotations
@@ -62,13 +61,13 @@ STARTS: dict[str, Settings] = {
     "threshold 0": {"fusion_threshold": 0},
     "both": {"fusion_threshold": 0, "cycle_time": 100.0},
 }
-# Of few bytes in many tensors: chunks hardly matter, so they have few points.
+# Few bytes in many tensors: chunks hardly matter, so their axis has few points.
 GRID = [
     {**DEFAULTS, "fusion_threshold": threshold, "cycle_time": cycle, "chunk_size": chunk}
     for chunk, cycles in ((0, (0.1, 1.0, 5.0, 25.0)), (256 * KIB, (1.0,)))
     for threshold, cycle in itertools.product((256 * KIB, 2 * MIB, 128 * MIB), cycles)
 ]
-# Name: what a person calls it.
+# Name: title for readers.
 TRAININGS = {
     "tiny": "1000 gradients of 256 numbers, submitted one by one, without computing",
     "spread": "the same gradients, submitted one by one in 10 ms of computing",
@@ -89,9 +88,9 @@ RUNS = 3  # from each start
 # Ranks: the longest that each part may take, seconds.
 TUNE_S = {2: 150.0, 4: 300.0}
 JUDGE_S = {2: 30.0, 4: 40.0}
-LONGEST_S = 900.0  # of a piece, whatever happens
-SEARCH_SHARE = 0.6  # of TUNE_S, then the search has to end
-# So many grid points in so many rounds.
+LONGEST_S = 900.0  # limit of a piece in any case
+SEARCH_SHARE = 0.6  # of TUNE_S, then the search must end
+# Grid points, and rounds that measure them.
 HALVING = ((len(GRID), 3), (8, 3), (4, 6), (2, 8))
 ENOUGH = 0.01  # margin of a difference
 LEAST_ROUNDS = 20
@@ -104,21 +103,21 @@ COLUMNS = (
     "np", "start", "step at the start", "samples", "steps of tuning", "left the start after",
     "search", "tuned", "against the best grid point", "against the start", "goal",
 )  # fmt: skip
-GOAL = 0.03  # a bad start ends this near to the best grid point
+GOAL = 0.03  # a bad start must end this near to the best grid point
 CHECK_EVERY = 10  # steps between looks whether tuning is over
 COMPARE = " compare"
-AGAIN = "again"  # pieces measured with --again whose comparison has still to come
+AGAIN = "again"  # pieces measured with --again whose comparison is still missing
 
 
 NOTE = """\
-A row has all runs from a start, in order; *tuned* and what is right of it are those of the run that
-ended slowest. *left the start after* is how many steps that counted had passed when the first
-candidate was adopted. *search* is how much longer the search's steps were, candidates and all, than
+A row has all runs from a start, in order; *tuned* and the columns to its right are those of the run
+that ended slowest. *left the start after* is the number of counted steps before the first candidate
+was adopted. *search* is how much longer the search's steps were, including all candidates, than
 those of the settings in force that took turns with them.
 
-A goal is *shown* where the difference and its margin together are not above it (3 % against the
-best grid point from a bad start; nothing against the start from the defaults), *missed* where the
-difference less its margin is above it, and else open: such a row says neither.
+A goal is *shown* if the difference plus its margin is not above it (3 % against the best grid point
+from a bad start; 0 against the start from the defaults), *missed* if the difference minus its
+margin is above it, and otherwise *open*.
 """
 
 
@@ -128,15 +127,20 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument(
-        "--results", type=Path, default=HERE / "results-real.json", help="what was measured so far"
+        "--results",
+        type=Path,
+        default=HERE / "results-real.json",
+        help="file with the measurements so far",
     )
-    made.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after so long")
+    made.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin nothing after this time"
+    )
     made.add_argument("--runs", type=int, default=RUNS, help=f"from each start (default: {RUNS})")
     made.add_argument("--only", default="", help="pieces whose name contains this")
     made.add_argument("--list", action="store_true", help="show what is missing and end")
     made.add_argument(
         "--again", action="store_true",
-        help="measure anew what was measured with another tuner (the figures there stay until the "
+        help="repeat measurements made with another tuner (the old figures stay until the "
         "comparison that belongs to them is done)",
     )  # fmt: skip
     made.add_argument("--worker", type=Path, default=None, help=argparse.SUPPRESS)
@@ -175,7 +179,7 @@ def main() -> int:
 
 
 def pieces(runs: int = RUNS) -> list[tuple[str, dict[str, Any]]]:
-    """All pieces in order, by name: everything once, then again; comparisons last."""
+    """All pieces in order, by name: one run of each, then further runs; comparisons last."""
     found = []
     places = list(itertools.product(TUNE_S, TRAININGS))
     for number, (count, training), start in itertools.product(range(1, runs + 1), places, STARTS):
@@ -188,7 +192,7 @@ def pieces(runs: int = RUNS) -> list[tuple[str, dict[str, Any]]]:
 
 
 def tune_name(training: str, count: int, start: str, number: int) -> str:
-    """What the results call a run."""
+    """The name of a run in the results."""
     return f"{training} np{count} tune {start} {number}"
 
 
@@ -204,7 +208,7 @@ def fingerprint() -> str:
 
 
 def is_missing(stored: dict[str, Any], name: str, made_with: str | None) -> bool:
-    """Whether a piece has to be measured; with `made_with`, also if it is of another tuner."""
+    """Whether a piece must be measured; with `made_with`, also if another tuner made it."""
     known = [stored[name]] if name in stored else []
     known += [stored[AGAIN][name]] if name in stored.get(AGAIN, {}) else []
     later = stored.get(AGAIN, {})
@@ -214,15 +218,15 @@ def is_missing(stored: dict[str, Any], name: str, made_with: str | None) -> bool
 
 
 def tune_prefix(compared: str) -> str:
-    """How the names of the runs begin that a comparison compares."""
+    """The beginning of the names of the runs that a comparison compares."""
     return compared.removesuffix(COMPARE) + " tune "
 
 
 def keep(stored: dict[str, Any], name: str, found: dict[str, Any], task: dict[str, Any]) -> None:
-    """Take a piece that was measured.
+    """Store a piece that was measured.
 
-    A page tells outcomes and their comparison together. So where there is an older comparison, new
-    outcomes wait beside it, and take their places when it is replaced.
+    The page shows outcomes together with their comparison. So if there is an older comparison, new
+    outcomes are kept beside the old ones, and replace them when the comparison is replaced.
     """
     compared = f"{task['training']} np{task['np']} compare"
     waiting: dict[str, Any] = stored.setdefault(AGAIN, {})
@@ -238,7 +242,7 @@ def keep(stored: dict[str, Any], name: str, found: dict[str, Any], task: dict[st
 
 
 def tune_names(task: dict[str, Any], stored: dict[str, Any]) -> list[str]:
-    """The runs that there are of a training on so many ranks, start by start."""
+    """The stored runs of a training on a number of ranks, start by start."""
     names = (
         tune_name(task["training"], task["np"], start, number)
         for start in STARTS
@@ -248,9 +252,9 @@ def tune_names(task: dict[str, Any], stored: dict[str, Any]) -> list[str]:
 
 
 def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | None:
-    """Run a piece's job and return what its rank 0 found.
+    """Run a piece's job and return the results of its rank 0.
 
-    None if it failed, which is told, or if something it needs is missing.
+    None if it failed, which is printed, or if something that it needs is missing.
     """
     flags: list[str] = []
     began = time.monotonic()
@@ -264,7 +268,7 @@ def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | 
         results, log = Path(folder, "results.json"), Path(folder, "log.csv")
         task["log"] = str(log)
         if task["part"] == "tune":
-            log.touch()  # whoever reads it may be earlier than whoever writes it
+            log.touch()  # a reader may look before the writer has written
             flags = ["--autotune", "--autotune-log-file", str(log)]
             start = ",".join(f"{key}={value}" for key, value in STARTS[task["start"]].items())
             flags += ["--autotune-start", start] if start else []
@@ -282,7 +286,7 @@ def run_piece(task: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any] | 
 
 
 def all_settings(tuned: dict[str, Settings]) -> dict[str, Settings]:
-    """What a comparison takes turns with, by name; equal settings may have several names."""
+    """The settings that take turns in a comparison, by name; equal ones may have several names."""
     tried: dict[str, Settings] = {
         f"start: {name}": {**DEFAULTS, **values} for name, values in STARTS.items()
     }
@@ -356,7 +360,7 @@ def embedding_step(hvd: Any, torch: Any) -> Callable[[], None]:
 
 
 def uneven_step(hvd: Any, torch: Any) -> Callable[[], None]:
-    """Training in which no step is as long as the last one, nor on any rank as on another."""
+    """Training in which step lengths differ from step to step and from rank to rank."""
     import training
 
     model = training.make_model(torch, "small")
@@ -377,7 +381,7 @@ def uneven_step(hvd: Any, torch: Any) -> Callable[[], None]:
 
 
 def tune(task: dict[str, Any], results: Path) -> None:
-    """Train until tuning is over, or the time for it is."""
+    """Train until tuning is over or its time has passed."""
     import samples
 
     from hvdtune.autotune.report import log, runs
@@ -402,9 +406,9 @@ def tune(task: dict[str, Any], results: Path) -> None:
 
 
 def outcome(last: dict[str, str], start: Settings) -> Settings:
-    """The settings that tuning stands for, from the log's last row.
+    """The settings that tuning has shown to be best, from the log's last row.
 
-    A run that ended first may have been trying others at the time: those do not count.
+    A run that ended before tuning may have been trying others then: those do not count.
     """
     if last["accepted"] != "1":
         return {**DEFAULTS, **start}
@@ -417,7 +421,7 @@ def outcome(last: dict[str, str], start: Settings) -> Settings:
 
 
 def hvd_is_first() -> bool:
-    """Whether this is rank 0, also when the engine has ended."""
+    """Whether this is rank 0, also after the engine has ended."""
     return os.environ["HOROVOD_RANK"] == "0"
 
 
@@ -447,7 +451,7 @@ def train_until_tuned(step: Callable[[], None], log: str, longest_s: float) -> i
 
 
 def compare(task: dict[str, Any], results: Path) -> None:
-    """Choose the best grid point, and compare it with what the tuner has found."""
+    """Choose the best grid point, and compare it with the tuner's results."""
     import numpy as np
 
     import hvdtune as plain
@@ -509,7 +513,7 @@ def choose(known_as: dict[str, str], measured: Measured) -> tuple[str, list[dict
 
 
 def judges(known_as: dict[str, str], best: str) -> tuple[list[str], list[str]]:
-    """What takes part in every round that judges, and what in some of them."""
+    """The settings in every round that judges, and those in only some of them."""
     outcomes = [at for name, at in known_as.items() if name.startswith("tuned")]
     judged = list(dict.fromkeys([best, known_as["start: the defaults"], *outcomes]))
     starts = [at for name, at in known_as.items() if name.startswith("start") and at not in judged]
@@ -523,7 +527,7 @@ def is_clear(rounds: list[dict[str, float]], judged: list[str], best: str) -> bo
 
 
 def longest(seconds: float) -> float:
-    """The most that any rank has; equal on all of them."""
+    """The largest value of any rank; equal on all of them."""
     import numpy as np
 
     import hvdtune as plain
@@ -592,7 +596,7 @@ def runs_of(stored: dict[str, Any], training: str, count: int, start: str) -> li
 
 @dataclass(frozen=True)
 class _Told:
-    """How the slowest run of a training on so many ranks from a start ended."""
+    """How the slowest run of a training, on a number of ranks and from a start, ended."""
 
     begun_ms: float
     tuned_ms: float
@@ -695,7 +699,7 @@ def trimmed(values: list[float]) -> Difference:
 
 
 def words(found: Difference) -> str:
-    """A difference for people."""
+    """A difference as text."""
     if found is None:
         return "too few rounds"
     mean, margin = found

@@ -1,11 +1,11 @@
-"""Where the samples of a tuning went, from its log.
+"""How the samples of a tuning were used, from its log.
 
     python benchmarks/autotune/samples.py log.csv [more.csv ...]
 
-Each run of each log is a table: what samples were of, how many there were, their steps that counted
-and the seconds from each change of settings on, settling and pauses included.
+Each run of each log is a table: the kinds of samples, how many there were, their counted steps, and
+the seconds from each change of settings on, settling and pauses included.
 
-    warm-up              the settings of the start, thrown away
+    warm-up              the settings of the start, discarded
     baseline             the settings of the start, before anything else is tried
     incumbent repeated   the settings that candidates were compared with at the time, again
     given up early       candidates that were so bad that they were not measured to the end
@@ -16,12 +16,12 @@ and the seconds from each change of settings on, settling and pauses included.
     pairs                of candidates and incumbents, that decide
     pairs again          those of disturbed pairs, which do not count
 
-"As fast" and "the noise" are SURE standard errors of the candidate's difference from the start.
-`behind the best` says how many of the search's samples came after the candidate that was compared
-at last (or, without a comparison, after the quickest one) was first measured. `the start was left
-after` says how many steps that counted had passed when the first candidate was adopted, and `the
-search's steps` how much longer they were, candidates and all, than those of the settings in force
-that took turns with them.
+"As fast" and "the noise" mean SURE standard errors of the candidate's difference from the start.
+`behind the best` is the number of the search's samples after the first one of the candidate that
+was finally compared (or, without a comparison, of the quickest one). `the start was left after` is
+the number of counted steps before the first candidate was adopted. `the search's steps` says how
+much longer these were, including all candidates, than those of the settings in force that took
+turns with them.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ KINDS = (
 
 @dataclass
 class Spent:
-    """What samples of a kind took."""
+    """The cost of the samples of a kind."""
 
     samples: int = 0
     steps: int = 0
     seconds: float = 0.0
 
     def add(self, one: Sample) -> None:
-        """A further sample."""
+        """Add a sample."""
         self.samples += 1
         self.steps += one.steps
         self.seconds += one.seconds
 
 
 def spent(run: Run) -> dict[str, Spent]:
-    """What each of KINDS took."""
+    """The cost of each of KINDS."""
     found = {kind: Spent() for kind in KINDS}
     for one, kind in zip(run.samples, kinds(run), strict=True):
         found[kind].add(one)
@@ -66,7 +66,7 @@ def spent(run: Run) -> dict[str, Spent]:
 
 
 def kinds(run: Run) -> list[str]:
-    """Of each sample one of KINDS."""
+    """For each sample one of KINDS."""
     gains = {id(one): (cost, error) for one, cost, error in runs.gains(run)}
     paired = {id(one) for pairs in run.comparisons() for pair in pairs for one in pair}
     return [_kind(run, one, gains, paired) for one in run.samples]
@@ -95,7 +95,7 @@ def _kind(run: Run, one: Sample, gains: Mapping[int, tuple[float, float]], paire
 
 
 def behind_the_best(run: Run) -> int:
-    """Samples of the search after the one that first measured what was compared at last."""
+    """Samples of the search after the first one of the candidate that was finally compared."""
     search = [one for one in run.samples if one.phase == "search"]
     pairs = run.pairs()
     if pairs:
@@ -108,7 +108,7 @@ def behind_the_best(run: Run) -> int:
 
 
 def left_the_start_after(run: Run) -> int | None:
-    """Steps that had counted when the first candidate was adopted; None: none was."""
+    """Counted steps before the first candidate was adopted; None: none was."""
     steps = 0
     for one in run.samples:
         if one.decision == "incumbent" and one.settings != run.start:
@@ -118,7 +118,7 @@ def left_the_start_after(run: Run) -> int | None:
 
 
 def cost_of_search(run: Run) -> float | None:
-    """The share by which the search's steps were longer than the incumbent's that took turns.
+    """The share by which the search's steps were longer than the incumbent's in the same turns.
 
     None: there were none.
     """

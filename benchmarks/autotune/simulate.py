@@ -1,25 +1,25 @@
-"""How good the tuners are, on measured response surfaces with noise, drift and outliers.
+"""Compares the tuners on measured response surfaces with noise, drift and outliers.
 
   python benchmarks/autotune/simulate.py            about two hours on one core; results.md
   python benchmarks/autotune/simulate.py --quick    a few runs of each, about a minute
   python benchmarks/autotune/simulate.py --jobs 2 --runs runs.jsonl --seconds 200
-                                                    in parts: the same again goes on where it ended
+                                                    in parts: the same command continues
 
-Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each,
-beginning with the shipped defaults, while the machine drifts and single steps take long (`job`);
-and with the step times of real jobs in the place of all that (wanders/, made by wander.py).
-Our tuner is run from bad settings, too, and with less of what disturbs it (with `--few-seeds`
-each). The tuner was
-developed on seeds below 1000; the seeds here begin at 1000 (`--first-seed`). Time is simulated; the
-whole is reproducible, in any number of processes. What is counted of a run:
+Every method tunes every surface (surfaces/) at every level of noise, with `--seeds` seeds each. It
+begins with the shipped defaults, while the machine drifts and single steps take long (`job`), or
+with the step times of real jobs instead of these disturbances (wanders/, made by wander.py). Our
+tuner also runs from bad settings, and with fewer disturbances (with `--few-seeds` each). The tuner
+was developed on seeds below 1000; the seeds here begin at 1000 (`--first-seed`). Time is simulated;
+results are reproducible, in any number of processes. The figures of a run:
 
   worse     it ends more than 0.5 % slower than it began
   regret    how much slower it ends than the best grid point within the tuner's ranges
-  slowdown  how much longer the steps of the search took than with the settings it began with
+  slowdown  how much longer the steps of the search took than with the settings that it began with
   steps     training steps until it is over
   samples   hvdtune's: rows of its log, warm-up included
 
-`--json FILE` writes the figures of every surface, too. `--remark` is for the head of the page.
+`--json FILE` also writes the figures of every surface. `--remark` is printed at the head of the
+page.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STARTS: dict[str, dict[str, float]] = {
 }
 BAD_STARTS = tuple(STARTS)[1:]
 WANDERED_STARTS = ("the defaults", "both")
-# What disturbs a job beside its noise: drift of its log time, share of long steps.
+# The disturbances of a job besides noise: drift of its log time, share of long steps.
 USUAL = "drift and outliers"
 DISTURBANCES: dict[str, tuple[float, float]] = {
     USUAL: (job.DRIFT, job.OUTLIERS),
@@ -71,7 +71,7 @@ DISTURBANCES: dict[str, tuple[float, float]] = {
     "outliers": (0.0, job.OUTLIERS),
     "neither": (0.0, 0.0),
 }
-# Or what step times of real jobs did, by name.
+# Or the step times of real jobs, by name.
 WANDERS = job.Wander.load_all()
 GOALS = (
     "goals: worse 0 % at up to 4 % noise, 1 % at 8 %; regret: median 1 %, 95th percentile 3 %; "
@@ -99,7 +99,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Task:
-    """A run to be done; `Run` holds the same fields and what came of it."""
+    """A run that is still to do; `Run` has the same fields and the results."""
 
     method: str
     surface: str
@@ -149,8 +149,8 @@ def parse() -> argparse.Namespace:
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     made.add_argument("--remark", default="", help="for the head of the page")
     made.add_argument("--jobs", type=int, default=1, help="processes, at low priority")
-    made.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    made.add_argument("--runs", type=Path, help="keep every run in this file, and go on from it")
+    made.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
+    made.add_argument("--runs", type=Path, help="keep every run in this file, and continue from it")
     args = made.parse_args()
     if args.quick:
         args.seeds, args.few_seeds, args.noise = 2, 1, (0.02, 0.08)
@@ -197,7 +197,7 @@ class Done:
                 self._take(Run(**row))
 
     def add(self, one: Run) -> None:
-        """Take a run that is over."""
+        """Store a run that is over."""
         self._take(one)
         if self._path is not None:
             row = {**asdict(one), "made_with": self._made_with[one.surface]}
@@ -221,7 +221,7 @@ def fingerprint(surface: Surface) -> str:
 def simulate(
     tasks: Sequence[Task], surfaces: Sequence[Surface], jobs: int, seconds: float, done: Done
 ) -> None:
-    """Do the runs in so many processes until all are done or the time is over."""
+    """Do the runs in several processes until all are done or the time is over."""
     by_name = {surface.name: surface for surface in surfaces}
     began = time.monotonic()
     with multiprocessing.get_context("fork").Pool(jobs, _low_priority, (by_name,)) as pool:

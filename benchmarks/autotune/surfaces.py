@@ -1,17 +1,17 @@
 """Response surfaces: the step time as a function of the settings, from the measured grids.
 
-What is measured holds noise, and the least of some hundred noisy figures is lower than anything
-that can be reached: regret against it would be the noise's. So a surface is what the measurements
-have in common: the mean, the effect of every setting, of every pair of settings, and so on, each
-shrunk by as much as noise of the size of the residuals would have made it (James and Stein). How
-much noise to assume was chosen by rounds that were left out (CAUTION), and a round counts by its
-own noise. A few rounds on a busy machine make a flat surface, where a tuner can only lose: that is
-on the side of caution.
+Measurements contain noise, and the least of some hundred noisy figures is lower than any step time
+that can be reached: regret against it would measure the noise. So a surface consists of what the
+measurements have in common: the mean, the effect of every setting, of every pair of settings, and
+so on, each shrunk by as much as noise of the size of the residuals would have made it (James and
+Stein). The amount of noise to assume was chosen with rounds that were left out (CAUTION), and the
+weight of a round depends on its own noise. A few rounds on a busy machine give a flat surface, on
+which a tuner can only lose: that errs on the side of caution.
 
 Between grid points a surface is a monotone cubic (Fritsch and Carlson) in the logarithms of sizes
-and times, so that its least value is at a grid point, and it has no kinks where the grid happens to
-be; zero is a grid point of its own. So the least value of the grid points that a tuner may choose
-(`Surface.best`) is the truth of the replayed job, and can be reached.
+and times, so that its least value is at a grid point and it has no kinks at the others; zero is a
+grid point of its own. So the least value of the grid points that a tuner may choose
+(`Surface.best`) is the true optimum of the replayed job, and can be reached.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from hvdtune.bench.workloads.gradient_sets import WORKLOADS
 FOLDER = Path(__file__).resolve().parent / "surfaces"
 MIB = 2**20
 DEFAULTS = {"fusion_threshold": 128 * MIB, "cycle_time": 1.0, "chunk_size": 0, "one_shot_limit": 0}
-# Zero is "off" for a threshold: below its least other value the axis goes on to here.
+# Zero is "off" for a threshold: below its least other value the axis continues to here.
 _OFF = 64 * 1024
-_OUTLIER = 3.0  # residuals beyond so many robust standard deviations are drawn in
+_OUTLIER = 3.0  # residuals beyond this many robust standard deviations are clipped
 LEAST_NOISE = 0.005
 ITERATIONS = 6
-# How much more noise (variance) is assumed than visits show, as disturbances last for several.
-# The five best points of a surface were then measured 0.3 % slower than it says in rounds that were
-# left out of it (1.2 % with a factor of 2, 2.8 % with 1.5); 2.5 to 4 predict those rounds best.
+# How much more noise (variance) is assumed than visits show, since a disturbance lasts for several.
+# In rounds that were left out of a surface, its five best points were then 0.3 % slower than the
+# surface says (1.2 % with a factor of 2, 2.8 % with 1.5); 2.5 to 4 predict those rounds best.
 CAUTION = 2.5
 
 
@@ -57,7 +57,7 @@ class Surface:
     log_ratio: Any
 
     def __call__(self, values: Mapping[str, float]) -> float:
-        """ln(step time / the reference's) at settings; those without an axis do nothing."""
+        """ln(step time / the reference's) at settings; those without an axis have no effect."""
         return self._at(tuple(float(values[key]) for key in self.axes))
 
     def best(self, largest_cycle_ms: float = 25.0) -> float:
@@ -114,7 +114,7 @@ def load(path: Path) -> Surface:
     axes = {key: tuple(values) for key, values in stored["axes"].items()}
     shape = tuple(len(values) for values in axes.values())
     rounds = np.array(stored["rounds"]).reshape(-1, *shape)
-    # As a point of the grid it was visited once a round, as the reference all the time.
+    # It was visited once a round as a point of the grid, and all the time as the reference.
     rounds[(..., *(values.index(DEFAULTS[key]) for key, values in axes.items()))] = 0.0
     return Surface(
         name=path.stem,
@@ -127,11 +127,11 @@ def load(path: Path) -> Surface:
 
 
 def smooth(rounds: Any) -> Any:
-    """What repeated measurements of a grid (rounds, *grid) have in common, as an array (*grid).
+    """The common part of repeated measurements of a grid (rounds, *grid), as an array (*grid).
 
     A round that was measured on a busy machine scatters several times as much as a quiet one, so a
-    round counts by the inverse variance of its own residuals; single residuals that are far off are
-    drawn in (Huber).
+    round's weight is the inverse variance of its own residuals; single residuals that are far off
+    are clipped (Huber).
     """
     axes = rounds.ndim - 1
     subsets = [
@@ -179,7 +179,7 @@ def _effects(known: Any, subsets: list[set[int]]) -> list[Any]:
 
 
 def _sum(effects: list[Any], subsets: list[set[int]], most: int, shape: tuple[int, ...]) -> Any:
-    """What the effects of at most so many settings together add up to."""
+    """The sum of the effects of at most that many settings together."""
     total = np.zeros(shape)
     for subset, effect in zip(subsets, effects, strict=True):
         if len(subset) <= most:

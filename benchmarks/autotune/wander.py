@@ -3,9 +3,9 @@
     python benchmarks/autotune/wander.py                       ResNet-50's gradients on two ranks
     python benchmarks/autotune/wander.py --workload tiny --compute 10 --np 4 --output series.json
 
-Prints how much the means of so many steps in a row scatter, and how much two that follow each other
-differ (over the root of 2, so that both are the same where steps do not depend on each other; then
-both fall with the root of the steps). Means are without the shortest and the longest tenth.
+Prints how much the means of a number of steps in a row scatter, and how much two consecutive means
+differ (divided by the root of 2: both figures are equal if steps do not depend on each other, and
+then fall with the root of the number of steps). Means leave out the shortest and the longest tenth.
 
 `--output` keeps the series for `simulate.py`, which replays those in wanders/: the step's median in
 ms, and each step's ln(time / median) in thousandths.
@@ -38,7 +38,9 @@ def main() -> int:
     parser.add_argument("--workload", default="resnet50", help="of `hvdtune bench`")
     parser.add_argument("--compute", type=float, default=0.0, help="ms of computing in a step")
     parser.add_argument("--seconds", type=float, default=30.0, help="(default: 30)")
-    parser.add_argument("--steps", type=int, default=2000, help="the most that --output keeps")
+    parser.add_argument(
+        "--steps", type=int, default=2000, help="the most steps that --output keeps"
+    )
     parser.add_argument("--output", type=Path, default=None)
     args = parser.parse_args()
     if args.worker:
@@ -62,7 +64,7 @@ def main() -> int:
 
 
 def means_of(logs: np.ndarray, block: int) -> np.ndarray:
-    """The trimmed means of so many steps in a row each."""
+    """The trimmed means of blocks of steps in a row."""
     cut = int(TRIM * block)
     rows = np.sort(logs[: len(logs) // block * block].reshape(-1, block), axis=1)
     return rows[:, cut : block - cut].mean(axis=1)

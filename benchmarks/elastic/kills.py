@@ -1,15 +1,15 @@
 """How long a job stands still when it loses a process, beside torchrun and torchft.
 
-kill -9 of one of the processes of the same small training, several times, the systems in turn.
-Printed is the time from the kill until every process that trains on has finished its next step:
+kill -9 of one of the processes of the same small training, several times, the systems in turn. It
+prints the time from the kill until every process that continues has finished its next step:
 
-    hvdtune    survivors go on in their own processes (hvdtune run --min-np --replace-failed)
-    torchrun   all processes start anew from a checkpoint of the last step (--max-restarts)
-    torchft    survivors go on in their own processes (its lighthouse, a quorum a step)
+    hvdtune    survivors continue in their own processes (hvdtune run --min-np --replace-failed)
+    torchrun   all processes restart from a checkpoint of the last step (--max-restarts)
+    torchft    survivors continue in their own processes (its lighthouse, a quorum per step)
 
-torchft is measured if it is installed (`pip install torchft`). With --alone, hvdtune only: many
-kills in one job, and how long it takes until the job has its full size again, with a process that
-starts anew and with a spare that waits (--spares 1), and what a newcomer costs those who train.
+torchft is measured if it is installed (`pip install torchft`). --alone measures hvdtune only, with
+many kills in one job: also the time until the job has its full size again, with a new process and
+with a waiting spare (--spares 1), and the time that a newcomer costs the training processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PATIENCE = 60.0  # s until a job counts as stuck
 
 
 class Stuck(Exception):
-    """A job has ended, or makes no progress; the text has what it printed."""
+    """A job has ended, or makes no progress; the text contains its output."""
 
 
 class Step(NamedTuple):
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
     pid: int
     time: float
-    world: str  # those who train together without an interruption
+    world: str  # the processes that train together without an interruption
     size: int
 
 
@@ -93,7 +93,7 @@ def compare(count: int, rounds: int) -> int:
 
 
 def measure_alone(count: int, rounds: int) -> int:
-    """Kills in one job of hvdtune's; until the next step, and until the job is whole again."""
+    """Kills in one job of hvdtune's: times until the next step and until the job is whole again."""
     for spares in (0, 1):
         goes_on, whole, pauses = [], [], []
         with job(functools.partial(hvdtune, spares=spares), count) as steps:
@@ -104,7 +104,7 @@ def measure_alone(count: int, rounds: int) -> int:
                 goes_on.append(first_steps(steps, killed) - killed.time)
                 whole.append(await_size(steps, count, killed) - killed.time)
                 pauses.append(longest_gap(steps, killed.time + goes_on[-1], whole[-1]))
-        how = "a spare waits" if spares else "a process starts anew"
+        how = "with a waiting spare" if spares else "with a new process"
         print(f"kill -9 of one of {count} processes, {rounds} times in one job; {how}")
         print(f"  until the next finished step      {summary(goes_on)}")
         print(f"  until the job has its full size   {summary(whole)}")
@@ -113,13 +113,13 @@ def measure_alone(count: int, rounds: int) -> int:
 
 
 def summary(seconds: Sequence[float]) -> str:
-    """Median, 95th percentile and largest; inf is a job that did not go on within PATIENCE."""
+    """Median, 95th percentile and largest; inf is a job that did not continue within PATIENCE."""
     middle, high = ranks.median(seconds), ranks.nearest_rank(seconds, 0.95)
     return f"median {middle:7.3f} s   p95 {high:7.3f} s   longest {max(seconds):7.3f} s"
 
 
 def rotated(names: list[str], number: int) -> list[str]:
-    """Each begins as often as the others."""
+    """An order for each round; each system begins equally often."""
     return names[number % len(names) :] + names[: number % len(names)]
 
 
@@ -127,8 +127,8 @@ def rotated(names: list[str], number: int) -> list[str]:
 
 
 def hvdtune(count: int, folder: Path, spares: int = 0) -> list[subprocess.Popen[bytes]]:
-    """One elastic job whose dead are replaced."""
-    # More slots than processes: one where three die within seconds is left out.
+    """One elastic job that replaces dead processes."""
+    # More slots than processes: hvdtune leaves out a slot on which three die within seconds.
     flags = ["--min-np", "1", "--max-np", str(count), "-H", f"localhost:{3 * count + spares}"]
     flags += ["--replace-failed", *(["--spares", str(spares)] if spares else [])]
     command = [*ranks.launcher(count), *flags, sys.executable, RANK, "hvdtune", str(folder)]
@@ -136,11 +136,11 @@ def hvdtune(count: int, folder: Path, spares: int = 0) -> list[subprocess.Popen[
 
 
 def torchrun(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """One agent that starts all processes anew."""
+    """One agent that restarts all processes."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={count}", "--max-restarts=1000", RANK, "torchrun", str(folder)]
-    # PyTorch 2.13 keeps its store over restarts if this is not set: the new processes find the
-    # addresses of the dead ones there, and no restart succeeds.
+    # PyTorch 2.13 keeps its store over restarts if this is not set: the new processes then find
+    # the addresses of the dead ones in it, and no restart succeeds.
     own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return [started(command, own_store, folder)]
 
@@ -148,7 +148,7 @@ def torchrun(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
 def torchft(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     """A lighthouse, and as many groups of one process."""
     port = free_port()
-    # Its lighthouse takes the program's own arguments, behind the script's name.
+    # Its lighthouse takes the program's own arguments, after the script's name.
     lighthouse = [sys.executable, RANK, "--min_replicas", "1", "--bind", f"[::]:{port}"]
     lighthouse += ["--join_timeout_ms", "1000"]
     processes = [started(lighthouse, {}, folder)]
@@ -168,7 +168,7 @@ def torchft(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
 def started(
     command: Sequence[str], variables: Mapping[str, str], folder: Path
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, whose output is kept for the case that all goes wrong."""
+    """A process in a session of its own; its output is kept in case of a failure."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
     with (folder / "output").open("ab") as output:
         return subprocess.Popen(
@@ -177,7 +177,7 @@ def started(
 
 
 class Steps:
-    """What the processes of a job have noted so far."""
+    """The steps that the processes of a job have noted so far."""
 
     def __init__(self, folder: Path, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         self._folder = folder
@@ -237,14 +237,14 @@ class Killed(NamedTuple):
 
 
 def next_step_after_kill(steps: Steps, count: int) -> float:
-    """Kill one of a job that trains; seconds until all that train on have finished a step."""
+    """Kill a process of a training job; seconds until all that continue have finished a step."""
     time.sleep(1.0 + random.random() / 10)
     killed = kill_one(steps)
     return first_steps(steps, killed) - killed.time
 
 
 def kill_one(steps: Steps) -> Killed:
-    """kill -9 of one that trains, somewhere in a step."""
+    """kill -9 of a training process, somewhere in a step."""
     late = steps.read(time.monotonic() - 1.0)
     pids = {step.pid for step in late if step.world == late[-1].world}
     pid = random.choice(sorted(pids))
@@ -287,7 +287,7 @@ def await_size(steps: Steps, count: int, killed: Killed | None = None) -> float:
 
 
 def awaited(steps: Steps, found: Callable[[], float | None]) -> float:
-    """The first thing that is found. Raises Stuck if nothing is."""
+    """The first result that is found. Raises Stuck if there is none."""
     deadline = time.monotonic() + PATIENCE
     while True:
         result = found()
@@ -312,7 +312,7 @@ def longest_gap(steps: Steps, begin: float, seconds: float) -> float:
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
+    """A port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

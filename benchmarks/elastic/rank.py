@@ -1,6 +1,6 @@
-"""A process of kills.py: the same small training by hvdtune, torchrun or torchft.
+"""A process of kills.py: the same small training with hvdtune, torchrun or torchft.
 
-It notes every finished step in a file of its own: time, world, how many train together.
+It notes every finished step in a file of its own: time, world, number of processes in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-STEP_SECONDS = 0.005  # besides what computing and communication take
+STEP_SECONDS = 0.005  # in addition to computing and communication
 BATCH = 32
 
 
@@ -31,7 +31,7 @@ class Notes:
 
 
 def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    """About 1 MB of parameters, equal everywhere."""
+    """About 1 MB of parameters, equal on all ranks."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256), torch.nn.ReLU()
@@ -92,7 +92,7 @@ def torchrun(notes: Notes, folder: Path) -> None:
 
 
 def torchft(notes: Notes) -> None:
-    """A step counts if the quorum says so; a newcomer takes its state from another process."""
+    """The quorum decides whether a step counts; a newcomer gets its state from another process."""
     from datetime import timedelta
 
     import torchft as ft
@@ -117,11 +117,11 @@ def torchft(notes: Notes) -> None:
         timeout=timedelta(seconds=10),
     )
     optimizer = ft.Optimizer(manager, plain)
-    while store:  # which has to live
+    while store:  # which must stay alive
         before = manager.current_step()
         optimizer.zero_grad()
         loss_of(model).backward()
-        # With torch 2.13 its DistributedDataParallel ends the process when another one dies.
+        # With torch 2.13, its DistributedDataParallel ends the process if another one dies.
         for work in [manager.allreduce(one.grad) for one in model.parameters()]:
             work.wait()
         optimizer.step()
@@ -131,7 +131,7 @@ def torchft(notes: Notes) -> None:
 
 
 def main() -> None:
-    """Train until somebody ends this process; with flags, be torchft's lighthouse."""
+    """Train until this process is ended; with flags, be torchft's lighthouse."""
     if sys.argv[1].startswith("--"):
         from torchft._torchft import lighthouse_main
 

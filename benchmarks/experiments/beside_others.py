@@ -1,9 +1,9 @@
-"""A step's allreduces alone and beside another process that computes on one of the CPUs.
+"""A step's allreduces, alone and while another process computes on one of the CPUs.
 
     python benchmarks/experiments/beside_others.py [--np 4] [--mib 160] [--rounds 3] [--free]
 
-Every rank is pinned to a CPU, several to one where there are more ranks; with --free the kernel
-may move them. Where the other process and the n ranks on its CPU have the same right to it, a step
+Every rank is pinned to a CPU, several to one CPU if there are more ranks than CPUs; with --free the
+kernel may move them. If the other process and the n ranks on its CPU get equal shares of it, a step
 takes at least (n + 1) / n times as long.
 """
 
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def work(args: Any) -> None:
-    """One rank: steps for `seconds`, whose median rank 0 hands to the parent."""
+    """One rank: does steps for `seconds`; rank 0 returns their median to the parent."""
     import numpy as np
 
     import hvdtune as hvd

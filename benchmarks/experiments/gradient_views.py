@@ -1,14 +1,14 @@
-"""What DistributedOptimizer(gradient_as_buffer_view=True) saves, for the gradients of real models.
+"""The time that DistributedOptimizer(gradient_as_buffer_view=True) saves, for models' gradients.
 
 A step is zero_grad(), a backward pass that only writes the gradients, and synchronize():
 
   copied       gradients where autograd puts them; the engine packs and unpacks them
-  views        gradients in shared memory; what autograd has made anew is copied there
+  views        gradients in shared memory; gradients that autograd allocates anew are copied there
   copied, kept and
   views, kept  the same with zero_grad(set_to_none=False): autograd adds to the gradients that are
                there
 
-They take turns. Prints the median time of a step, and what part of it is reducing alone: the same
+They take turns. Prints the median time of a step, and the part of it that reducing takes: the same
 gradients submitted at once, without a backward pass.
 """
 
@@ -38,7 +38,7 @@ PARTS = ("step", "reducing")
 
 
 def main() -> int:
-    """Compare; with `--worker`, be the rank that does it."""
+    """Compare; with `--worker`, be the rank that measures."""
     parser = ranks.parser(__doc__, ranks=2)
     parser.add_argument("--model", choices=MODELS, default="resnet50", help="(default: resnet50)")
     parser.add_argument("--rounds", type=int, default=15, help="(default: 15)")

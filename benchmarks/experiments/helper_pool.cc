@@ -1,5 +1,5 @@
-// What helpers of a rank are worth on this machine: copying and reducing, by one thread and shared
-// with helpers, and what a hand-over costs. Wants as many idle CPUs as there are threads.
+// The value of a rank's helpers on this machine: copying and reducing with one thread and with
+// helpers, and the cost of a hand-over. Needs as many idle CPUs as there are threads.
 //
 //   cmake -S . -B build/benchmarks -DHVDTUNE_BUILD_PYTHON=OFF -DHVDTUNE_BUILD_BENCHMARKS=ON
 //   cmake --build build/benchmarks && build/benchmarks/helper_pool [most helpers]
@@ -52,8 +52,8 @@ HelperOptions options_of(int threads, std::size_t piece) {
 }
 
 /// Binds the calling thread to the first CPU that it may use, or to all others; threads that it
-/// starts then are bound like it. Where a scheduler puts two busy threads on one CPU, a benchmark
-/// says nothing.
+/// starts then are bound in the same way. If the scheduler puts two busy threads on one CPU, a
+/// benchmark says nothing.
 class Places {
  public:
   Places() {
@@ -122,8 +122,8 @@ class Stream {
 
 using Work = void (Stream::*)(HelperPool& pool, std::size_t chunk);
 
-/// Microseconds a chunk when as many threads as a rank and its helpers have work on tensors of
-/// their own, each on a CPU of its own, divided by their number: nothing can be shared faster.
+/// Microseconds a chunk if as many threads as a rank and its helpers work on tensors of their own,
+/// each on a CPU of its own, divided by their number: sharing cannot be faster.
 double apart(const Places& places, int threads, Work work, std::size_t tensor, std::size_t chunk) {
   std::atomic<int> ready{0};
   std::vector<double> times(static_cast<std::size_t>(threads) + 1);
@@ -149,7 +149,7 @@ double apart(const Places& places, int threads, Work work, std::size_t tensor, s
 }
 
 /// A line for each length of a chunk: alone, then with helpers and pieces of several lengths, then
-/// what as many threads do that share nothing; in turns.
+/// as many threads that share nothing; in turns.
 void compare(const char* title, const Places& places, int threads, Work work, std::size_t tensor) {
   const std::vector<std::size_t> pieces{8 * KiB, 16 * KiB, 32 * KiB, 64 * KiB};
   std::printf("%s, tensor of %zu KiB, %d helpers; us a chunk, and how often faster than alone\n",
@@ -181,8 +181,8 @@ void compare(const char* title, const Places& places, int threads, Work work, st
   }
 }
 
-/// Work of no length of which every thread does one piece: what calling and waiting for `threads`
-/// helpers costs. `pause`: so long before each call; helpers sleep when it exceeds their patience.
+/// The cost of calling and waiting for `threads` helpers: empty work of which every thread does one
+/// piece. `pause`: time before each call; helpers sleep if it exceeds their patience.
 double hand_over(const Places& places, int threads, Nanos pause) {
   const auto pool = pool_elsewhere(places, options_of(threads, 64));
   std::vector<double> times;

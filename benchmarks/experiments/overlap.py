@@ -1,13 +1,13 @@
 """HVDTUNE_OVERLAP: off, on and auto in turns, for ranks that wait and for ranks that compute.
 
-  waiting    layers that sleep, as ranks do that wait for a device
+  waiting    layers that sleep, like ranks that wait for a device
   computing  layers that multiply matrices, on all CPUs
 
-Every turn is a job of its own (`init` to `shutdown`) in the same processes, with as many CPUs as
-the host has at most, so that `auto` sees none left over. Prints for each setting the median over
-the rounds of a job's time for all steps, and of the median step in the job's last half, with what
-they save against `off` (the standard error is that of the rounds' differences); and what `auto`
-told. Run it with --np 2 and --np 4.
+Every turn is a job of its own (`init` to `shutdown`) in the same processes. hvdtune is told that
+the host has no more CPUs than ranks, so that `auto` finds none left over. Prints for each setting
+the median over the rounds of a job's time for all steps, and of the median step in the job's last
+half, with the saving against `off` (the standard error is that of the rounds' differences), and the
+message of `auto`. Run it with --np 2 and --np 4.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHOICES = ("off", "on", "auto")
 
 
 def main() -> int:
-    """Compare; with `--worker`, be the rank that does it."""
+    """Compare; with `--worker`, be the rank that measures."""
     parser = ranks.parser(__doc__, ranks=4)
     parser.add_argument("--layers", type=int, default=6, help="(default: 6)")
     parser.add_argument("--width", type=int, default=512, help="of a layer (default: 512)")
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def saved(values: tuple[float, ...], off: tuple[float, ...]) -> str:
-    """What is saved against off, with its standard error."""
+    """The saving against off, with its standard error."""
     shares = [1 - value / other for value, other in zip(values, off, strict=True)]
     error = statistics.stdev(shares) / len(shares) ** 0.5 if len(shares) > 1 else float("nan")
     return f" ({100 * statistics.fmean(shares):+5.1f} ± {100 * error:.1f} %)"

@@ -1,11 +1,11 @@
-"""What a training job notices of a thousand strangers at each of its doors.
+"""How much a thousand strangers at each of its sockets slow down a training job.
 
     python benchmarks/experiments/strangers.py [--np 2] [--rounds 5] [--seconds 10]
 
-While ranks train, a process of its own opens a thousand connections in --seconds, evenly, to the
-socket that `hvdtune top` asks, to the port that Prometheus asks, and, to see what the strangers
-themselves cost on the same CPUs, to a port that belongs to nobody's job. Prints the steps a second
-as a ratio to those of the same time before without strangers; the median of all rounds.
+While ranks train, a separate process opens a thousand connections in --seconds, evenly spaced: to
+the socket of `hvdtune top`, to the port of Prometheus, and, to measure the cost of the strangers
+themselves on the same CPUs, to a port that belongs to no job. Prints the steps a second as a ratio
+to those of an equally long time without strangers before; the median of all rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-# Ranks are started as tests start them.
+# Ranks are started in the same way as in the tests.
 sys.path[0] = str(Path(__file__).resolve().parents[2] / "tests")
 
 from rank_programs import timed_training  # noqa: E402
@@ -53,7 +53,7 @@ def main() -> int:
             ranks.wait_for_output(0, "running")
             [endpoint] = [one for one in client.endpoints() if one.pid == ranks.pid(0)]
             doors = {
-                "a port of nobody's job": to_the_port(nobodys.getsockname()[1]),
+                "a port of no job": to_the_port(nobodys.getsockname()[1]),
                 "the socket hvdtune top asks": to_the_socket(endpoint.name),
                 "the port Prometheus asks": to_the_port(port),
             }
@@ -84,7 +84,7 @@ def quiet(seconds: float) -> Window:
 
 
 def disturbed(connect: Connect, seconds: float) -> Window:
-    """The time of a turn with strangers, who come from another process."""
+    """The time of a turn with strangers, which connect from another process."""
     ready = multiprocessing.Event()
     others = multiprocessing.Process(target=come, args=(connect, seconds, ready))
     others.start()
@@ -95,7 +95,7 @@ def disturbed(connect: Connect, seconds: float) -> Window:
 
 
 def come(connect: Connect, seconds: float, ready: Event) -> None:
-    """All strangers of a turn, evenly."""
+    """Open all connections of a turn, evenly spaced."""
     ready.set()
     begin, come = time.monotonic(), 0
 
@@ -108,7 +108,7 @@ def come(connect: Connect, seconds: float, ready: Event) -> None:
 
 
 def a_port_of_nobodys_job() -> socket.socket:
-    """It answers a word to everybody, from a thread of this process."""
+    """A server that answers everyone with a word, on a thread of this process."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -1,28 +1,28 @@
-"""Two ways of writing what other ranks read: into the shared cache, or past the caches.
+"""Two ways to write data that other ranks read: into the shared cache, or past the caches.
 
     python benchmarks/experiments/writing.py --np 2
 
-How far apart the ranks' CPUs are can change from second to second (a virtual machine's are moved
-about on those of its host). So one job goes through the ways in turn, every size anew: it starts
-the engine with HVDTUNE_WRITING=cached, streamed and auto, and measures allreduces for a tenth of a
-second each. A turn in which ordinary stores took more than 1.5 times as long as streamed ones is
-one of CPUs that are far apart; where they took less than the streamed ones, they are near; what is
-in between is counted as mixed (the machine changed in the middle of it). The table has the medians
-of each kind of turn, and the time of `auto` over that of the better way in the same turn.
+The distance between the ranks' CPUs can change from second to second (the host of a virtual machine
+moves the machine's CPUs about on its own). So one job uses the ways in turn, separately for each
+size: it starts the engine with HVDTUNE_WRITING=cached, streamed and auto, and measures allreduces
+for a tenth of a second each. In a turn in which ordinary stores took more than 1.5 times as long as
+streamed ones, the CPUs were far apart; if ordinary stores took less time, they were near; turns in
+between count as mixed (the machine changed during the turn). The table has the medians of each kind
+of turn, and the time of `auto` divided by that of the better way in the same turn.
 
-A second table says what keeps `auto` from being faster, by kind of turn, from 64 KiB on:
+A second table shows, by kind of turn and from 64 KiB on, what keeps `auto` from being faster:
 
-  bound      what the memory needs (docs/performance.md, "The bound"), with the rates of arrays as
-             long as the message, measured in the same turn, right after the calls: in whatever
-             state the machine was then
-  switches   context switches of all ranks in one allreduce, those asked for and those not
-  least      the bound, and the switches' time on the CPUs. What one switch takes is measured
-             first: two processes on one CPU that give way to each other
+  bound      the time that the memory needs (docs/performance.md, "The bound"), with the rates of
+             arrays as long as the message, measured in the same turn, right after the calls, in
+             whatever state the machine was then
+  switches   context switches of all ranks in one allreduce, voluntary and involuntary ones
+  least      the bound plus the switches' time on the CPUs. The time of one switch is measured
+             first: two processes on one CPU that yield to each other
 
-bound / time and least / time are shares of the time of an allreduce on the slowest rank. That is
-the time of all of a turn's calls over their number, not the median call: where ranks outnumber
-CPUs, a rank's median may be a call in which it waited for nobody. On a machine that does other
-things at the same time a rank also gives way to those, and the switches say nothing.
+bound / time and least / time are shares of the time of an allreduce on the slowest rank: the time
+of all of a turn's calls divided by their number, not the median call, because if ranks outnumber
+CPUs, a rank's median may be a call in which it waited for no other rank. On a machine that does
+other things at the same time, a rank also yields to those, and the switches say nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FAR, NEAR = 1.5, 1.0  # time of cached over that of streamed
 WARM_UP_S, MEASURED_S = 0.1, 0.1
 YIELDS = 20_000
 
-#: Of one size: way → median seconds, and of `auto` what the second table is made of.
+#: For one size: way → median seconds, and for `auto` the figures of the second table.
 Turn = dict[str, float]
 
 
@@ -127,14 +127,14 @@ def usable_cpus() -> int:
 
 
 def switch_seconds() -> float:
-    """A switch between two processes that give way to each other on one CPU; the best of 5."""
+    """A switch between two processes that yield to each other on one CPU; the best of 5."""
     everywhere = os.sched_getaffinity(0)
     one = min(everywhere)
     loop = f"import os\nos.sched_setaffinity(0, {{{one}}})\nwhile True: os.sched_yield()"
     other = subprocess.Popen([sys.executable, "-c", loop])
     try:
         os.sched_setaffinity(0, {one})
-        time.sleep(0.5)  # until it has come so far
+        time.sleep(0.5)  # until it runs
         return min(_time_of_switch() for _ in range(5))
     finally:
         os.sched_setaffinity(0, everywhere)
@@ -146,7 +146,7 @@ def _time_of_switch() -> float:
     before, began = ranks.context_switches(), time.perf_counter()
     for _ in range(YIELDS):
         os.sched_yield()
-    # Each switch to the other is one back, too.
+    # Each switch to the other is followed by one back.
     return (time.perf_counter() - began) / 2 / max(1, ranks.context_switches() - before)
 
 
@@ -165,7 +165,7 @@ def worker(args: Any, sizes: list[int]) -> None:
 
 
 def measure(way: str, size: int) -> Turn:
-    """With an engine of its own: this rank's median; of `auto` also pace, switches and bound."""
+    """With an engine of its own: this rank's median; for `auto` also pace, switches and bound."""
     import hvdtune as hvd
 
     os.environ["HVDTUNE_WRITING"] = way
@@ -203,7 +203,7 @@ def measure(way: str, size: int) -> Turn:
 
 
 def bound_of(hvd: Any, size: int, slowest: Any) -> float:
-    """Seconds that the memory needs for an allreduce of `size` bytes, as it is now."""
+    """Seconds that the memory, in its present state, needs for an allreduce of `size` bytes."""
     workers = min(usable_cpus(), hvd.size())
     rates = memory.measure(hvd.rank(), workers, [size], hvd.barrier, slowest).rates(size)
     return metrics.memory_bound_seconds("allreduce", size, hvd.size(), *rates) or 0.0

@@ -1,12 +1,12 @@
-"""What communication costs in Keras' `fit`: hvdtune's optimizer, and the same with nobody else.
+"""The cost of communication in Keras' `fit`: hvdtune's optimizer, with and without other ranks.
 
-The CNN of `training.py`, on `--backend` torch or jax. Both models are compiled with
-DistributedOptimizer; the one called alone reduces over a process set in which the rank is by
-itself, so nothing is sent. They take turns in the same processes: in each round one `fit` of each,
-of about `--seconds`, beginning with the other one every round. A rank computes with one thread.
-Prints the samples that all ranks together train on in a second, the medians; hvdtune's share of
-alone is the median over the rounds, each of which compares turns that follow one another. Rounds
-that other processes disturbed are repeated, as in `training.py`.
+It trains the CNN of `training.py`, on `--backend` torch or jax. Both models are compiled with
+DistributedOptimizer; the one called alone reduces over a process set that contains only its rank,
+so nothing is sent. They take turns in the same processes: in each round one `fit` of each, of about
+`--seconds`, in alternating order. A rank computes with one thread. Prints the medians of the
+samples that all ranks together train on in a second. hvdtune's share of alone is the median over
+the rounds, each of which compares turns that follow one another. Rounds that other processes
+disturbed are repeated, as in `training.py`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check(hvd: Any, models: list[Any]) -> None:
 
 
 def make_model(keras: Any) -> Any:
-    """The classifier of `training.make_model`, of as many parameters."""
+    """The classifier of `training.make_model`, with as many parameters."""
     layers = keras.layers
     model = [layers.Input((32, 32, 3))]
     for filters in (32, 64, 128):

@@ -1,16 +1,16 @@
-"""What reducing costs in MXNet: a push, 4 floats, and a step's gradients beside PyTorch's gloo.
+"""The cost of reducing in MXNet: a push, 4 floats, and a step's gradients, also with gloo.
 
-A step makes the gradients of a model (ResNet-50 unless `--model` says another), each a weight times
-a number, and reduces them; the same without reducing is subtracted. In each round, one after the
-other:
+A step makes the gradients of a model (ResNet-50 unless `--model` names another), each a weight
+times a number, and reduces them; the time of the same without reducing is subtracted. In each
+round, one after the other:
 
   hvdtune          an allreduce in place for each gradient, as DistributedTrainer makes them
   hvdtune, group   one group of them
-  gloo             torch.distributed's all_reduce of each, all in flight, of the same sizes
+  gloo             torch.distributed's all_reduce of tensors of the same sizes, all in flight
 
-Then what single calls take in the caller's thread: the push of an allreduce of 4 floats while
-MXNet still computes them, as in a training loop, and when they are there; a push whose result is
-waited for; PyTorch's face for as many floats; and MXNet's own multiplication.
+Then the times of single calls in the caller's thread: the push of an allreduce of 4 floats while
+MXNet still computes them, as in a training loop, and after they are computed; a push whose result
+is waited for; PyTorch's face for as many floats; and MXNet's own multiplication.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def worker(args: Any) -> None:
     }
     add_gloo(calls, shapes)
     found = ranks.time_in_turns(hvdtune, calls, args.rounds, 500, args.seconds)
-    # Their results are not part of these: nothing else happens meanwhile.
+    # Their results are not timed: nothing else happens meanwhile.
     pushes = {"push": push, "MXNet's push": multiply}
     for name, call in pushes.items():
         found[name] = time_pushes(args.rounds, call, lambda: None)
@@ -145,7 +145,7 @@ def worker(args: Any) -> None:
 
 
 def add_gloo(calls: dict[str, Callable[[], Any]], shapes: list[tuple[int, ...]]) -> None:
-    """The same with torch.distributed, where PyTorch can be imported beside MXNet."""
+    """The same with torch.distributed, if PyTorch can be imported together with MXNet."""
     try:
         import torch
         import torch.distributed as dist

@@ -1,21 +1,22 @@
-"""What reducing one step's gradients costs in TensorFlow: hvdtune beside TensorFlow's own.
+"""The cost of reducing a step's gradients in TensorFlow, with hvdtune and with TensorFlow's own.
 
-A `tf.function` makes the gradients of a model (ResNet-50 unless `--model` says another), each a
-variable times a number, and reduces them; another makes them, keeps all until the last is made, as
-a group must, and does nothing else. The difference of their medians is what reducing costs. In each
-round, one after the other:
+A `tf.function` makes the gradients of a model (ResNet-50 unless `--model` names another), each a
+variable times a number, and reduces them. Another makes them, keeps all until the last is made, as
+a group must, and does nothing else. The difference of their medians is the cost of reducing. In
+each round, one after the other:
 
   hvdtune               one grouped allreduce, as DistributedGradientTape makes it
   hvdtune, one by one   an allreduce for each gradient
   TensorFlow            MultiWorkerMirroredStrategy's all_reduce (gRPC, ring)
-  hvdtune.torch         the same with PyTorch's tensors, by grouped_allreduce_
+  hvdtune.torch         the same with PyTorch's tensors and grouped_allreduce_
 
-A step takes as long as on the slowest rank. Then single calls with 4 floats, each less the same
-without it: 100 in a chain and a group of 100 in a `tf.function`; in eager mode beside an addition.
-If JAX is installed, 100 in a chain in a `jax.jit`, less what a function with one of them takes.
+A step takes as long as on the slowest rank. Then single calls with 4 floats, minus the time of the
+same program without them: 100 in a chain and a group of 100 in a `tf.function`; in eager mode,
+together with an addition. If JAX is installed, 100 in a chain in a `jax.jit`, minus the time of a
+function with one of them.
 
-TensorFlow's own hangs with 4 ranks now and then: `--alone` leaves it out, and what takes longer
-than `--limit` seconds is ended, and measured again without it.
+TensorFlow's own hangs with 4 ranks now and then. `--alone` leaves it out; a job that takes longer
+than `--limit` seconds is ended and measured again without it.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def main() -> int:
     if not args.alone:
         found = ranks.measure(__file__, args.np, arguments, args.limit)
         if found is None:
-            print(f"TensorFlow's own is left out: not done after {args.limit:.0f} s")
+            print(f"TensorFlow's own is left out: not finished after {args.limit:.0f} s")
     if found is None:
         found = ranks.measure(__file__, args.np, [*arguments, "--alone"])
     print(f"{args.model}, np {args.np}, {args.rounds} rounds; ms to reduce a step's gradients")
@@ -178,7 +179,7 @@ def worker(args: Any) -> None:
 
 
 def in_jax(count: int) -> Callable[[], Any]:
-    """So many allreduces in a chain, in one compiled function."""
+    """A chain of `count` allreduces in one compiled function."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import jax
 
@@ -194,7 +195,7 @@ def in_jax(count: int) -> Callable[[], Any]:
 
 
 def own_strategy() -> Any:
-    """TensorFlow's, for the ranks of this job. Must come before TensorFlow does anything."""
+    """TensorFlow's strategy for the ranks of this job. Call it before TensorFlow does anything."""
     rank, size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
     port = int(os.environ["MASTER_PORT"])
     workers = [f"127.0.0.1:{port + number}" for number in range(size)]

@@ -1,9 +1,9 @@
-"""What only a GPU can show: `benchmarks/gpu_checks.sh [--only NAME,…] [--output FILE]`.
+"""The checks that need a GPU: `benchmarks/gpu_checks.sh [--only NAME,…] [--output FILE]`.
 
-Takes about 10 minutes and writes docs/gpu-results.md. Where there is no GPU, or something else that
-is needed is missing, it ends with 1 and says so in one sentence. It also ends with 1 where a part
-fails; the page is written all the same. `--device cpu` tries the parts that can be tried with
-tensors in CPU memory, and writes no page unless --output names one.
+Takes about 10 minutes and writes docs/gpu-results.md. If there is no GPU, or something else that it
+needs is missing, it prints one sentence and exits with 1. It also exits with 1 if a part fails, but
+still writes the page. `--device cpu` tries the parts that work with tensors in CPU memory, and
+writes no page unless --output names one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where the folder `gpu` is
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder that contains `gpu`
     for package in ("hvdtune", "torch"):
         if importlib.util.find_spec(package) is None:
             sys.exit(
@@ -32,7 +32,7 @@ from gpu.jobs import ROOT, JobFailed, Machine
 from gpu.outcome import FAILED, Outcome, Results
 
 PAGE = ROOT / "docs" / "gpu-results.md"
-#: Parts that need a GPU even for a try.
+#: Parts that cannot be tried without a GPU.
 ON_GPU_ONLY = ("copies", "sanitizer", "bypass", "plugin")
 
 
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def machine_for(device: str) -> tuple[Machine, dict[str, str]]:
-    """What to run on, and words about it. Raises `hvdtune.bench.cuda.Unavailable`."""
+    """The machine to run on, and its description. Raises `hvdtune.bench.cuda.Unavailable`."""
     import torch
 
     import hvdtune
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ask(part: parts.Part, machine: Machine) -> Outcome:
-    """The part's answer; a job that does not end well fails it."""
+    """The part's outcome; a job that fails makes the part fail."""
     try:
         return part.ask(machine)
     except JobFailed as error:

@@ -2,8 +2,8 @@
 
     hvdtune run -np 2 --share-gpu python benchmarks/gpu/conformance.py --device cuda --result FILE
 
-Every rank knows all ranks' inputs, as they come from seeds, and computes what must come out. Rank 0
-writes {"cases": N, "failures": [...]} of all ranks. Sums are compared within the rounding of the
+Every rank knows all ranks' inputs, which are made from seeds, and computes the expected results.
+Rank 0 writes {"cases": N, "failures": [...]} of all ranks. Sums may differ by the rounding of the
 data type: n roundings, of n ranks, of a number as large as the sum of the absolute values.
 """
 
@@ -24,7 +24,7 @@ import hvdtune.torch as hvd
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 SIZES = (1, 7, 1000, 65_537, 1 << 20)
-#: By how much an element may be off: one number, or one for each.
+#: The largest permitted error of an element: one number, or one for each element.
 Error = torch.Tensor | float
 
 
@@ -40,7 +40,7 @@ class Conformance:
         self._latest: tuple[tuple[Any, ...], torch.Tensor] = ((), torch.empty(0))
 
     def input(self, rank: int, case: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """What that rank brings to this case, on the CPU."""
+        """That rank's input of this case, on the CPU."""
         generator = torch.Generator().manual_seed(1000 * case + rank)
         if dtype.is_floating_point:
             return (4 * torch.rand(count, generator=generator) - 2).to(dtype)
@@ -72,7 +72,7 @@ class Conformance:
             self.failures.append(f"{what}: off by {worst:g}")
 
     def rounding(self, dtype: torch.dtype, every: torch.Tensor) -> Error:
-        """The most that sums of these numbers may be off."""
+        """The largest permitted error of sums of these numbers."""
         if not dtype.is_floating_point:
             return 0.0
         return self.size * torch.finfo(dtype).eps * every.abs().sum(0)
@@ -127,7 +127,7 @@ class Conformance:
         self.check(f"reducescatter {name}", result, every.sum(0)[part], error)
 
     def splits(self, count: int) -> list[int]:
-        """How many elements go to each rank: unequal where there are enough."""
+        """The number of elements for each rank: unequal if there are enough."""
         splits = [count // self.size] * self.size
         splits[0] += count % self.size
         if self.size > 1 and splits[-1] > 2:
@@ -136,7 +136,7 @@ class Conformance:
         return splits
 
     def many_at_once(self, case: int) -> None:
-        """Tensors that are fused, submitted in an order of each rank's own, and a group."""
+        """Tensors that are fused, submitted in a different order on each rank, and a group."""
         counts = [1 + 37 * index for index in range(60)]
         order = sorted(range(60), key=lambda index: (index * (2 * self.rank + 7)) % 61)
         own = [
@@ -172,7 +172,7 @@ class Conformance:
 
 
 def cases(sizes: Sequence[int]) -> Iterator[tuple[int, int, torch.dtype]]:
-    """(number, elements, type) of the plain ones."""
+    """(number, elements, type) of the plain cases."""
     number = 0
     for dtype in (*FLOATS, *INTEGERS):
         for count in sizes:
@@ -181,14 +181,14 @@ def cases(sizes: Sequence[int]) -> Iterator[tuple[int, int, torch.dtype]]:
 
 
 def main() -> int:
-    """Run as a rank; 1 where something was wrong."""
+    """Run as a rank; 1 if something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="small tensors only")
     parser.add_argument("--result", type=Path, required=True)
     args = parser.parse_args()
     hvd.init()
-    # What must come out is computed on the CPU, by all ranks at once.
+    # All ranks compute the expected results on the CPU at the same time.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
     device = torch.device("cpu")
     if args.device == "cuda":

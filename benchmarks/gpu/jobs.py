@@ -1,4 +1,4 @@
-"""Jobs of a part: ranks under `hvdtune run`, on the GPUs that there are, each with a time limit."""
+"""Jobs of a part: ranks under `hvdtune run` on this machine's GPUs, each with a time limit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ ROOT = HERE.parents[1]
 
 
 class JobFailed(RuntimeError):
-    """A job that did not end well; the text has its last lines."""
+    """A job that failed; the text has its last lines."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What jobs run on. `gpus`: how many there are; more ranks share them. `device`: cuda, or cpu
-    to try the parts without a GPU. `cuda`, `nvrtc`: the libraries' paths, "" for none."""
+    """The machine that runs the jobs. `gpus`: the number of its GPUs; more ranks share them.
+    `device`: cuda, or cpu to try the parts without a GPU. `cuda`, `nvrtc`: the libraries' paths, ""
+    for none."""
 
     gpus: int
     device: str = "cuda"
@@ -35,13 +36,13 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def sharing(self, count: int) -> list[str]:
-        """The flag that so many ranks need where there are fewer GPUs."""
+        """The flag that `count` ranks need if there are fewer GPUs."""
         return ["--share-gpu"] if self.device == "cuda" and count > self.gpus else []
 
     def launcher(self, count: int, *flags: str, share: bool | None = None) -> list[str]:
-        """The command that starts what follows it on `count` ranks.
+        """The command that starts the command appended to it on `count` ranks.
 
-        `share`: whether with --share-gpu; None: where that many ranks need it.
+        `share`: whether with --share-gpu; None: if that many ranks need it.
         """
         sharing = self.sharing(count)
         if share is not None:
@@ -72,7 +73,7 @@ class Machine:
     ) -> Any:
         """Run one of this folder's rank programs; the JSON that its rank 0 has written.
 
-        Raises `JobFailed`; with `may_fail` only where nothing was written, or `unsaid` was said.
+        Raises `JobFailed`; with `may_fail` only if nothing was written, or if `unsaid` was printed.
         """
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder, "result.json")
@@ -92,7 +93,7 @@ def output_of(
     command: Sequence[str], environment: Mapping[str, str], seconds: float, *, check: bool = True,
     given: str | None = None,
 ) -> str:  # fmt: skip
-    """What a program prints to both streams. Raises `JobFailed` where it fails or takes longer."""
+    """A program's output on both streams. Raises `JobFailed` if it fails or takes longer."""
     try:
         ended = subprocess.run(
             list(command),
@@ -116,5 +117,5 @@ def output_of(
 
 
 def last_lines(text: str, count: int = 4) -> str:
-    """The end of what was printed, as one line."""
+    """The end of the output, as one line."""
     return " / ".join([line for line in text.splitlines() if line.strip()][-count:])

@@ -1,4 +1,4 @@
-"""What one part of the checks found, and the page that all of them make."""
+"""The outcome of one part of the checks, and the page with all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 
 @dataclass(frozen=True)
 class Outcome:
-    """`state`: one of the three above; `said`: one sentence; `table`: rows, first the header."""
+    """`state`: one of the three above; `said`: one sentence; `table`: rows, the header first."""
 
     state: str
     said: str
@@ -19,7 +19,7 @@ class Outcome:
 
 @dataclass
 class Results:
-    """All parts in their order, and what they ran on."""
+    """All parts in their order, and the machine that they ran on."""
 
     machine: dict[str, str]
     parts: list[tuple[str, Outcome, float]] = field(default_factory=list)

@@ -1,12 +1,12 @@
-// How fast the kernels bring tensors into the fusion buffer and out of it, beside one plain copy of
-// as many bytes on the same GPU. `benchmarks/gpu/copies.py` builds it and reads what it prints; by
-// hand:
+// How fast the kernels copy tensors into the fusion buffer and out of it, compared with one plain
+// copy of as many bytes on the same GPU. `benchmarks/gpu/parts.py` builds it and reads its output;
+// by hand:
 //
 //   pack_bandwidth LIBCUDA NVRTC|- [--check] < sizes
 //
-// The sizes of the tensors, in bytes, come over standard input, one a line. Prints one JSON object:
+// Standard input has the sizes of the tensors in bytes, one per line. Prints one JSON object:
 // median milliseconds of `copy`, and of pack and unpack with and without a factor. With --check,
-// each is done once, and the tensors are compared with what they were: for compute-sanitizer.
+// does each once and compares the tensors with their original values: for compute-sanitizer.
 
 #include <algorithm>
 #include <cstdint>
@@ -37,15 +37,16 @@ std::vector<std::size_t> read_sizes() {
   std::vector<std::size_t> sizes;
   for (long long size = 0; std::cin >> size;) {
     if (size < 1 || size % 4 != 0) {
-      throw Error(ErrorKind::kInvalidArgument, "sizes are multiples of 4 bytes, one a line");
+      throw Error(ErrorKind::kInvalidArgument, "sizes are multiples of 4 bytes, one per line");
     }
     sizes.push_back(static_cast<std::size_t>(size));
   }
-  if (sizes.empty()) throw Error(ErrorKind::kInvalidArgument, "no sizes came over standard input");
+  if (sizes.empty())
+    throw Error(ErrorKind::kInvalidArgument, "there are no sizes on standard input");
   return sizes;
 }
 
-/// Each tensor has memory of its own, as a framework's have.
+/// Each tensor has memory of its own, like those of a framework.
 Tensors make_tensors(const std::shared_ptr<const Device>& device,
                      const std::vector<std::size_t>& sizes) {
   Tensors tensors;
@@ -64,7 +65,7 @@ std::vector<float> pattern(std::size_t count) {
   return values;
 }
 
-/// Milliseconds of what `enqueue` gives to the stream, by the GPU's clock.
+/// Milliseconds, by the GPU's clock, of the work that `enqueue` gives to the stream.
 double median_of(const std::shared_ptr<const Device>& device, const DeviceStream& stream,
                  const std::function<void()>& enqueue) {
   std::vector<double> times;
@@ -81,7 +82,7 @@ double median_of(const std::shared_ptr<const Device>& device, const DeviceStream
   return times[kRounds / 2];
 }
 
-/// Packed with a factor of 0.5, unpacked with 2: every tensor is what it was.
+/// Whether tensors packed with a factor of 0.5 and unpacked with 2 are unchanged.
 bool comes_back(const std::shared_ptr<const Device>& device, DeviceKernels& kernels,
                 Tensors& tensors, CudaPointer packed, DeviceStream& stream) {
   const std::size_t largest =

@@ -1,4 +1,4 @@
-"""The parts of the checks: each is one question to a machine, answered by an `Outcome`."""
+"""The parts of the checks: each asks a machine one question and returns an `Outcome`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Part(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """A way of tensors. `share`: as `Machine.launcher` has it. `unsaid`: what a rank prints that
-    takes another way."""
+    """A path for tensors. `share`: as in `Machine.launcher`. `unsaid`: text that a rank prints if
+    it takes another path."""
 
     name: str
     changes: Mapping[str, str] = {}
@@ -54,22 +54,22 @@ PLANES = (
     Plane("CUDA IPC", _NO_NCCL, share=True, unsaid=_STAGED),
     Plane("host", _NO_NCCL, share=False),
 )
-#: The largest limit, and what is said where no batch goes past NCCL.
+#: The largest limit, and the text that a rank prints if no batch bypasses NCCL.
 _BYPASS = {"HVDTUNE_NCCL_BYPASS_LIMIT": str(1 << 20)}
 _NO_BYPASS = "short batches go by NCCL, too"
 
 
 def planes_of(machine: Machine, count: int) -> Iterator[Plane]:
-    """The ways that tensors of so many ranks have."""
+    """The paths that tensors of `count` ranks can take."""
     yield from PLANES
     if 2 <= count <= machine.gpus:
         yield Plane("past NCCL", _BYPASS, unsaid=_STAGED)
 
 
 def conformance(machine: Machine) -> Outcome:
-    """All operations and types at 1, 2 and 4 ranks: by NCCL, by reading each other's memory, and
-    through host memory."""
-    rows = [("ranks", "tensors travel by", "results compared", "wrong")]
+    """All operations and types with 1, 2 and 4 ranks: over NCCL, by reading each other's memory,
+    and through host memory."""
+    rows = [("ranks", "tensors travel over", "results compared", "wrong")]
     wrong: list[str] = []
     for count in (1, 2, 4):
         for plane in planes_of(machine, count):
@@ -81,13 +81,13 @@ def conformance(machine: Machine) -> Outcome:
                 )  # fmt: skip
             except JobFailed as error:
                 wrong.append(f"{count} ranks, {plane.name}: {error}")
-                rows.append((str(count), plane.name, "-", "did not end well"))
+                rows.append((str(count), plane.name, "-", "failed"))
                 continue
             wrong += [f"{count} ranks, {plane.name}: {text}" for text in found["failures"]]
             rows.append((str(count), plane.name, str(found["cases"]), str(len(found["failures"]))))
     if wrong:
         return Outcome(FAILED, f"{len(wrong)} wrong; the first: {wrong[0]}.", rows)
-    return Outcome(PASSED, "every element is what float64 on the CPU says, within rounding.", rows)
+    return Outcome(PASSED, "every element equals float64 on the CPU, within rounding.", rows)
 
 
 def digits(machine: Machine) -> Outcome:
@@ -97,7 +97,7 @@ def digits(machine: Machine) -> Outcome:
     said = output_of(command, machine.variables(), 240)
     found = _DIGITS.search(said)
     if not found:
-        return Outcome(FAILED, f"it did not end as it should: {last_lines(said)}.")
+        return Outcome(FAILED, f"the training did not print its result: {last_lines(said)}.")
     state = PASSED if float(found[1]) > 0.95 else FAILED
     return Outcome(state, f"2 ranks, 20 epochs: test accuracy {found[1]}, equal weights.")
 
@@ -123,7 +123,7 @@ def gradient_sizes() -> str:
 
 
 def copies(machine: Machine, program: Callable[[], Path] = build_program) -> Outcome:
-    """Pack and unpack of ResNet-50's gradients beside one copy of as many bytes."""
+    """Pack and unpack of ResNet-50's gradients, compared with one copy of as many bytes."""
     command = [str(program()), machine.cuda, machine.nvrtc or "-"]
     said = output_of(command, os.environ, 120, given=gradient_sizes())
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
@@ -136,8 +136,8 @@ def copies(machine: Machine, program: Callable[[], Path] = build_program) -> Out
     worst = min(shares, key=lambda name: shares[name])
     said = (
         f"{found['tensors']} tensors, {found['bytes'] / 1e6:.0f} MB, kernels: {found['kernels']}; "
-        f"the slowest is {worst} with {shares[worst]:.0%} of a copy's speed, {COPY_SHARE:.0%} are "
-        "wanted."
+        f"the slowest is {worst} with {shares[worst]:.0%} of a copy's speed; the goal is "
+        f"{COPY_SHARE:.0%}."
     )
     good = found["same"] and len(shares) == len(names) and shares[worst] >= COPY_SHARE
     return Outcome(PASSED if good else FAILED, said, rows)
@@ -154,12 +154,12 @@ def sanitizer(machine: Machine, program: Callable[[], Path] = build_program) -> 
     for check in ("memcheck", "racecheck"):
         words = [tool, "--tool", check, "--error-exitcode", "3", *command]
         output_of(words, os.environ, 200, given=gradient_sizes())
-    return Outcome(PASSED, "neither memcheck nor racecheck has anything to say.")
+    return Outcome(PASSED, "neither memcheck nor racecheck reports an error.")
 
 
 def comparison(machine: Machine) -> Outcome:
     """Fused by hvdtune, one operation a tensor, DistributedDataParallel's buckets."""
-    # Ranks of one GPU take turns of milliseconds, 161 times a step where each tensor is one.
+    # Ranks of one GPU take turns of milliseconds, 161 times a step if each tensor is an operation.
     few = ["--rounds", "4", "--steps", "2"] if machine.sharing(2) else []
     found = machine.result_of("steps.py", 2, few)
     ours = found["hvdtune"]["step_s"]
@@ -177,9 +177,9 @@ def comparison(machine: Machine) -> Outcome:
 
 
 def bypass(machine: Machine) -> Outcome:
-    """Short allreduces past NCCL beside those by NCCL, on two GPUs."""
+    """Short allreduces that bypass NCCL, compared with those over NCCL, on two GPUs."""
     if machine.gpus < 2:
-        return Outcome(SKIPPED, "it takes two GPUs that reach each other's memory.")
+        return Outcome(SKIPPED, "it needs two GPUs that can access each other's memory.")
     times: list[dict[int, float]] = []
     for changes in ({}, _BYPASS):
         with tempfile.TemporaryDirectory() as folder:
@@ -199,13 +199,13 @@ def bypass(machine: Machine) -> Outcome:
             for row in document["sweep"]
         })  # fmt: skip
     by_nccl, past = times
-    rows = [("bytes", "by NCCL, µs", "past NCCL, µs", "ratio")]
+    rows = [("bytes", "over NCCL, µs", "past NCCL, µs", "ratio")]
     for size in sorted(by_nccl):
         both = by_nccl[size], past[size]
         rows.append((str(size), *(f"{1e6 * one:.1f}" for one in both), f"{both[0] / both[1]:.2f}"))
     faster = [size for size in by_nccl if past[size] < by_nccl[size]]
     if not faster:
-        return Outcome(FAILED, "2 ranks: past NCCL nothing is faster than by it.", rows)
+        return Outcome(FAILED, "2 ranks: no size is faster past NCCL than over it.", rows)
     return Outcome(PASSED, f"2 ranks: faster past NCCL up to {max(faster)} bytes.", rows)
 
 
@@ -224,15 +224,15 @@ def timeline(machine: Machine) -> Outcome:
     share = recorded_s / plain - 1
     said = (
         f"a step takes {1e3 * plain:.3f} ms, and {1e3 * recorded_s:.3f} ms with a timeline: "
-        f"{share:+.1%}, at most {TIMELINE_SHARE:+.0%} is wanted."
+        f"{share:+.1%}; the limit is {TIMELINE_SHARE:+.0%}."
     )
     return Outcome(PASSED if share <= TIMELINE_SHARE else FAILED, said)
 
 
 def autotune(machine: Machine) -> Outcome:
-    """`hvdtune tune` to its end: which of NCCL's streams and thread blocks it has tried.
+    """`hvdtune tune` to its end: which numbers of NCCL's streams and thread blocks it has tried.
 
-    Ranks that share a GPU have their thread blocks counted out, so there only streams are.
+    For ranks that share a GPU the number of thread blocks is fixed, so it tries only streams.
     """
     searched = ["num_nccl_streams"] + (["nccl_max_ctas"] if machine.gpus >= 2 else [])
     with tempfile.TemporaryDirectory() as folder:
@@ -254,7 +254,7 @@ def autotune(machine: Machine) -> Outcome:
 
 
 def death(machine: Machine) -> Outcome:
-    """kill -9 of a rank; how soon the other has raised."""
+    """kill -9 of a rank; the time until the other rank has raised."""
     script = str(HERE.parent / "kill.py")
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "kill.json")
@@ -264,14 +264,14 @@ def death(machine: Machine) -> Outcome:
         found = json.loads(result.read_text())
     longest = max(found["raised_s"])
     said = (
-        f"the survivor raised {longest:.2f} s after the kill at the latest of "
-        f"{len(found['raised_s'])} times, {NOTICED_SECONDS:g} s are allowed."
+        f"in {len(found['raised_s'])} kills, the survivor raised at most {longest:.2f} s after the "
+        f"kill; the limit is {NOTICED_SECONDS:g} s."
     )
     return Outcome(PASSED if longest < NOTICED_SECONDS else FAILED, said)
 
 
 def plugin(machine: Machine) -> Outcome:
-    """Algorithms and protocols measured, and the file for NCCL's tuner plugin made of them."""
+    """Measures algorithms and protocols, and makes the file for NCCL's tuner plugin of them."""
     if machine.device == "cpu":
         return Outcome(SKIPPED, "NCCL has no algorithms on the CPU.")
     python = python_command("hvdtune.cli.main")

@@ -2,11 +2,11 @@
 
     hvdtune run -np 2 --share-gpu python benchmarks/gpu/steps.py --device cuda --result FILE
 
-`hvdtune`: every tensor submitted in backward order, then all waited for. `per tensor`: one
-all_reduce of torch.distributed (NCCL; gloo on the CPU) for each. `buckets`: copied into buckets as
-DistributedDataParallel has them (1 MiB, then 25 MiB), all_reduce of each, copied back. Times are
-those of the slowest rank, from the first submission until the GPU has done everything; host times
-are CPU seconds of the calling thread and of the whole process.
+`hvdtune`: every tensor is submitted in backward order, then all are waited for. `per tensor`: one
+all_reduce of torch.distributed (NCCL; gloo on the CPU) for each. `buckets`: tensors are copied into
+buckets of DistributedDataParallel's sizes (1 MiB, then 25 MiB), an all_reduce of each, and copied
+back. Times are those of the slowest rank, from the first submission until the GPU has finished;
+host times are CPU seconds of the calling thread and of the whole process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ways:
                 members, limit = [], BUCKET
 
     def hvdtune(self) -> None:
-        """As DistributedOptimizer does it."""
+        """In the way of DistributedOptimizer."""
         handles = [
             hvd.allreduce_async_(tensor, op=hvd.Average, name=name)
             for name, tensor in zip(self.names, self.tensors, strict=True)
@@ -68,7 +68,7 @@ class Ways:
         torch._foreach_div_(self.tensors, float(dist.get_world_size()))
 
     def bucketed(self) -> None:
-        """As DistributedDataParallel does it."""
+        """In the way of DistributedDataParallel."""
         works = []
         for flat, members, places in self.buckets:
             torch._foreach_copy_(places, members)
@@ -79,17 +79,17 @@ class Ways:
             torch._foreach_copy_(members, places)
 
     def finish(self) -> None:
-        """Until the GPU has done everything."""
+        """Wait until the GPU has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def wrong(self) -> bool:
-        """Whether an average of ones is something else."""
+        """Whether an average of ones is not one."""
         return any(not bool((tensor == 1).all()) for tensor in self.tensors)
 
 
 def slowest(values: list[float]) -> list[float]:
-    """The largest of all ranks', one by one."""
+    """The largest value of all ranks, for each element."""
     found = hvd.allreduce(torch.tensor(values, dtype=torch.float64), op=hvd.Max, name="slowest")
     return [float(value) for value in found]
 

@@ -1,7 +1,7 @@
 """Where the peers live: a virtual environment for each, and a folder for what is compiled.
 
-All of it lies in one cache folder outside the repository and is used again by the next run;
-removing the folder removes everything.
+All of it is in one cache folder outside the repository, and the next run uses it again; removing
+the folder removes everything.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def default_folder() -> Path:
 def install(folder: Path, requirements: Sequence[str]) -> str:
     """Make `folder` a virtual environment with `requirements` from PyPI; the first one's version.
 
-    An environment that was completed for the same requirements is used as it is. Raises
-    Unavailable; what was begun is removed.
+    An environment that was completed for the same requirements is used as it is. Raises Unavailable
+    after removing an incomplete environment.
     """
     marker = folder / "installed.json"
     wanted = list(requirements)
@@ -63,7 +63,7 @@ def install(folder: Path, requirements: Sequence[str]) -> str:
 
 def _check_this_python() -> None:
     """Raises Unavailable, saying what to install, if this Python makes no environment with pip."""
-    # Debian ships Python without them; what `python -m venv` says there takes ten lines.
+    # Debian ships Python without them; the message of `python -m venv` there takes ten lines.
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         debian = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
@@ -122,10 +122,10 @@ def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str] | No
 
 
 def reason(output: str) -> str:
-    """The line of a program's output that says most: the first error, else the last line.
+    """The most informative line of a program's output: the first error, else the last line.
 
-    `error:` marks one, more surely than the word `error` (which pip's warnings of a network that
-    is down have in them, too).
+    `error:` marks an error more reliably than the word `error`, which pip's warnings of a network
+    that is down also contain.
     """
     lines = [line.strip() for line in output.splitlines() if any(map(str.isalnum, line))]
     for mark in ("error:", "error"):

@@ -1,4 +1,4 @@
-"""One rank of torch.distributed with gloo; RANK, WORLD_SIZE, MASTER_* say which.
+"""One rank of torch.distributed with gloo, given by RANK, WORLD_SIZE and MASTER_*.
 
 HVDTUNE_COMPARE_STEP says how a training step's tensors are reduced, see gloo_steps.
 """

@@ -12,7 +12,7 @@ BUCKET_BYTES = 25 << 20
 
 
 def bucket_step(tensors: list[Any]) -> Callable[[], None]:
-    """A step in buckets, allocated once: a full one is reduced while the next is packed."""
+    """A step in buckets, allocated once: a full bucket is reduced while the next is packed."""
     buckets: list[list[Any]] = [[]]
     filled = 0
     for tensor in tensors:

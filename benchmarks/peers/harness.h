@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-/* What a peer provides: both return when this rank's result is complete. */
+/* A peer provides these functions; both return when this rank's result is complete. */
 static void peer_sum(float* array, size_t count); /* sum in place */
 static double peer_slowest(double value);         /* the largest value of all ranks */
 
@@ -59,7 +59,7 @@ static void add_tensor(Work* work, size_t count) {
   work->tensors++;
 }
 
-/* The first tensor behind the bucket that begins with tensor `first`; its elements in *filled. */
+/* The first tensor after the bucket that begins with tensor `first`; its elements in *filled. */
 static size_t bucket_end(const Work* work, size_t first, size_t* filled) {
   size_t end = first;
   *filled = 0;
@@ -118,7 +118,7 @@ static void call(Work* work) {
   }
 }
 
-/* Sums rank + 1 over all ranks once; leaves zeros, of which any number of sums are zeros. */
+/* Sums rank + 1 over all ranks once; leaves zeros, which stay zeros in any number of sums. */
 static void check(Work* work, int rank, int size, const char* name) {
   for (size_t i = 0; i < work->tensors; i++) {
     for (size_t k = 0; k < work->counts[i]; k++) work->arrays[i][k] = (float)(rank + 1);

@@ -1,8 +1,8 @@
 """One rank of a job over several hosts: `hosts_rank.py SYSTEM FOLDER SECONDS WORK...`.
 
 SYSTEM is hvdtune or gloo (gloo_rank.py says what it needs), a WORK as in rank_loop. Writes
-FOLDER/rank-N.json: for each work the seconds of its calls, and how many bytes the host has sent
-over its interface in a call meanwhile (all ranks of the host together).
+FOLDER/rank-N.json: for each work the seconds of its calls, and the number of bytes that the host
+(all of its ranks together) sent over its interface in a call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
 def measure(peer: rank_loop.Peer, call: Callable[[], Any], seconds: float) -> dict[str, Any]:
-    """A work's calls, on all ranks the same number."""
+    """A work's calls, the same number on all ranks."""
     for _ in range(WARM_UP):
         call()
     began = time.monotonic()

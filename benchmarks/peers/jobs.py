@@ -18,18 +18,18 @@ from peers.shared_memory import SharedMemory
 from peers.systems import Start
 from peers.works import Work
 
-#: How long a job may take after it was asked to end.
+#: Seconds that a job may take to end after it was asked to.
 _GRACE = 5.0
 
 
 class JobFailed(Exception):
-    """Why a job brought no figures, in one line."""
+    """Why a job returned no figures, in one line."""
 
 
 def measure(
     start: Start, ranks: int, works: Sequence[Work], seconds: float, most: int, limit: float
 ) -> list[np.ndarray]:
-    """Seconds of every call, one array a work: what `pace` says. Raises JobFailed.
+    """Seconds of every call, one array per work, from `pace`. Raises JobFailed.
 
     A work is timed for about `seconds` and at most `most` calls; the job is ended after `limit`
     seconds. No process and no shared memory is left behind, however this ends.
@@ -50,10 +50,10 @@ def measure(
 def pace(clocks: Sequence[np.ndarray], works: int) -> list[np.ndarray]:
     """Seconds of every call of every work, from what the ranks wrote (see harness.h).
 
-    A call takes from the moment when the last rank finished the call before it to the moment when
-    the last rank finished it, on the clock that all processes of a machine share. So nothing is
-    counted twice or left out: the calls' times add up to the time of all of them. JobFailed if
-    the ranks' files are not of equal form.
+    A call lasts from the moment when the last rank finished the previous call to the moment when
+    the last rank finished it, by the clock that all processes of a machine share. So nothing is
+    counted twice or left out: the calls' times add up to the time of all of them. Raises JobFailed
+    if the ranks' files differ in form.
     """
     found = []
     at = 0
@@ -70,9 +70,9 @@ def pace(clocks: Sequence[np.ndarray], works: int) -> list[np.ndarray]:
 
 
 def run(start: Start, ranks: int, arguments: Sequence[str], folder: Path, limit: float) -> None:
-    """Run a job to its end, its output in `folder`, which its command line has to mention.
+    """Run a job to its end, with its output in `folder`, which its command line must mention.
 
-    Raises JobFailed. Leaves no process, and no file in shared memory that one of them made.
+    Raises JobFailed. Leaves none of its processes, and none of their files in shared memory.
     """
     output = folder / "output"
     environ = {**os.environ, **start.environ}
@@ -122,8 +122,8 @@ def _wait(
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C has to wait, or it would leave half of the job behind."""
-    # Not by a mask, which is a thread's own: another thread would take the signal.
+    """A second Ctrl-C must wait, or it would leave half of the job behind."""
+    # A signal mask would not do: it belongs to a thread, and another thread would take the signal.
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda number, frame: came.append(number))
@@ -139,7 +139,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], token: str, memory: SharedMemory) -> None:
-    """End what still runs: the ranks, their launchers, any rank that outlived its launcher."""
+    """End all that still run: ranks, their launchers, any rank that outlived its launcher."""
     launchers = {process.pid for process in processes if process.poll() is None}
     if launchers:
         _end_ranks(token, memory, launchers)
@@ -157,9 +157,9 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], token: str, memory: Share
 
 
 def _end_ranks(token: str, memory: SharedMemory, spared: set[int]) -> None:
-    """Kill all processes of the job but the spared ones, once it is known what they hold.
+    """Kill all processes of the job but the spared ones, after listing the files that they hold.
 
-    Stopped first: what a rank made between the look and its end would stay for ever.
+    They are stopped first: a file that a rank made after the listing would stay for ever.
     """
     ranks: list[int] = []
     while new := [pid for pid in _mentioning(token) if pid not in spared and pid not in ranks]:
@@ -172,7 +172,7 @@ def _end_ranks(token: str, memory: SharedMemory, spared: set[int]) -> None:
 
 
 def _await_stop(pids: Sequence[int]) -> None:
-    """Return when none of the processes runs any more; soon, even if one hangs in the kernel."""
+    """Return when none of the processes runs any more, or soon if one hangs in the kernel."""
     deadline = time.monotonic() + 1.0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -190,7 +190,7 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def _mentioning(token: str) -> list[int]:
-    """Processes with `token`, the results' folder of this job alone, on their command line."""
+    """Processes with `token`, this job's own folder of results, on their command line."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 // One rank of oneCCL on the CPU: ccl::allreduce in place, waited for. See harness.h.
-// Started by Intel MPI's mpiexec, whose PMI_RANK and PMI_SIZE say which rank; rank 0 hands the
-// address of its key-value store to the others through a file beside the results.
+// Started by Intel MPI's mpiexec, which sets PMI_RANK and PMI_SIZE; rank 0 gives the address of its
+// key-value store to the others in a file beside the results.
 #include <unistd.h>
 
 #include <array>
@@ -28,7 +28,7 @@ ccl::shared_ptr_class<ccl::kvs> meet(int rank, const std::string& folder) {
   if (rank == 0) {
     auto store = ccl::create_main_kvs();
     address = store->get_address();
-    // Under another name first: a reader must not find half of it.
+    // Written under another name first, so that a reader never finds half of it.
     std::ofstream(path + ".new", std::ios::binary).write(address.data(), address.size());
     if (std::rename((path + ".new").c_str(), path.c_str()) != 0) fail("cannot write", path.c_str());
     return store;

@@ -1,6 +1,6 @@
-"""The comparison as one SVG file that needs nothing else: a row of charts for the arrays (time
-over size) and one for the gradient sets, a column for each number of ranks. Times are on a
-logarithmic scale. Colours follow the reader's light or dark theme.
+"""The comparison as one self-contained SVG file: a row of charts for the arrays (time over size)
+and one for the gradient sets, a column for each number of ranks. Times are on a logarithmic scale.
+Colours follow the reader's light or dark theme.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def svg(comparison: Comparison) -> str:
         if any(about["is_set"] == is_set for about in comparison.works.values())
     ]
     heading = f"{_title(comparison)}: time of a call, median; lower is better"
-    # However few charts there are, the heading and the legend need their room.
+    # The heading and the legend need space even if there are few charts.
     legend_width, legend = _legend(comparison)
     charts_width = len(columns) * (_WIDTH + _GAP_X) - _GAP_X
     width = _LEFT + max(charts_width, round(7.2 * len(heading)), legend_width) + 20

@@ -1,7 +1,7 @@
 """One rank of a peer with Python: the counterpart of harness.h, call for call.
 
-What harness.h says about arguments and results holds here, and so do the warm-up, the number of
-calls and the clock (CLOCK_MONOTONIC, which all processes of a machine share).
+Arguments and results are those that harness.h describes. The warm-up, the number of calls and the
+clock (CLOCK_MONOTONIC, which all processes of a machine share) are also the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FEWEST_CALLS = 2
 
 
 class Peer(Protocol):
-    """What is measured: both kinds of call, and how ranks agree on a number."""
+    """A system to measure: both kinds of call, and the way in which ranks agree on a number."""
 
     rank: int
     size: int
@@ -58,7 +58,7 @@ def open_work(peer: Peer, text: str) -> tuple[list[Any], Callable[[], Any]]:
 
 
 def check_sums(peer: Peer, tensors: list[Any], call: Callable[[], Any], text: str) -> None:
-    """Sum rank + 1 over all ranks once; leave zeros, of which any number of sums are zeros."""
+    """Sum rank + 1 over all ranks once; leave zeros, which stay zeros in any number of sums."""
     for tensor in tensors:
         tensor.fill_(peer.rank + 1)
     call()

@@ -1,4 +1,4 @@
-"""The text a person reads: one table a number of ranks, then hvdtune against the best peer."""
+"""The text for readers: one table per number of ranks, then hvdtune against the best peer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def multiple(ratio: float | None) -> str:
 
 
 def header(comparison: Comparison) -> list[str]:
-    """What was run, with which versions and settings."""
+    """The systems that ran, with their versions and settings."""
     machine, options = comparison.machine, comparison.options
     lines = [
         f"{machine['cpu']}, {machine['cpus']} usable CPUs, {machine['memory_gib']:.0f} GiB",
@@ -83,7 +83,7 @@ def _cells(cells: tuple[str, ...]) -> str:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """hvdtune's time as a multiple of the fastest peer's, one column a number of ranks."""
+    """hvdtune's time as a multiple of the fastest peer's, one column per number of ranks."""
     every = _ranks(comparison)
     if not every:
         return ["nothing was measured"]
@@ -104,7 +104,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def footer(comparison: Comparison) -> list[str]:
-    """What could not be measured, and how long the rest took."""
+    """The systems that could not be measured, and the time that the others took."""
     lines = [""] if comparison.left_out else []
     lines += [f"left out: {text}" for text in comparison.left_out]
     return [*lines, f"took {comparison.seconds:.0f} s"]

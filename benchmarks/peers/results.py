@@ -1,19 +1,18 @@
-"""All figures of a comparison: what is kept, how it is summarised, and JSON and back.
+"""All figures of a comparison: storing them, summarising them, and JSON and back.
 
 ======== =====================================================================================
 median   of a round: the middle of its calls' times; of a peer: the middle of its rounds' medians
 p95      nearest-rank 95th percentile of all its calls of all rounds
 mean     of all its calls of all rounds
 ratio    the middle, over rounds, of (the peer's median / hvdtune's median of the same round):
-         what slows the whole machine for minutes slows both, and drops out
+         a disturbance that slows the whole machine for minutes slows both, and cancels
 bound    T_bound of `hvdtune.bench.metrics.memory_bound_seconds` for an allreduce of all bytes of
          the work, with the rates of memory found in the same run; none below 64 KiB
 no cache the bound with the rates of the largest arrays measured in the run, which no cache holds:
-         what it is where everything that is staged passes through main memory
-share    bound / median: above 1 is possible where a system reads its peers' arrays in place
-best     bound / the least of its rounds' medians. The bound's rates are the best of all rounds,
-         too: where rounds differ, because a machine does not always give the same, this compares
-         equal with equal
+         the bound if all staged data passes through main memory
+share    bound / median: above 1 is possible if a system reads its peers' arrays in place
+best     bound / the least of its rounds' medians. The bound's rates are also the best of all
+         rounds: this compares like with like if the machine's speed differs between rounds
 ======== =====================================================================================
 
 All times are in seconds.
@@ -81,14 +80,14 @@ class Comparison:
     seconds: float = 0.0
 
     def case(self, peer: str, ranks: int, work: str) -> Case | None:
-        """What was found, or None."""
+        """The results of a case, or None."""
         for case in self.cases:
             if (case.peer, case.ranks, case.work) == (peer, ranks, work):
                 return case
         return None
 
     def bound(self, ranks: int, work: str) -> float | None:
-        """T_bound in seconds, or None where it says nothing."""
+        """T_bound in seconds, or None if it does not apply."""
         size = self.works[work]["size_bytes"]
         if self.memory is None or size < memory.LEAST_SIZE:
             return None
@@ -161,7 +160,7 @@ def curve_from_json(values: dict[str, Any]) -> MemoryCurve:
 
 
 def best_curve(curves: Sequence[MemoryCurve]) -> MemoryCurve:
-    """The highest rates of several measurements: a bound does not depend on who disturbed one."""
+    """The highest rates of several measurements, so that a disturbed one does not count."""
     points = zip(*(curve.points for curve in curves), strict=True)
     return MemoryCurve(
         curves[0].workers,
@@ -177,7 +176,7 @@ def best_curve(curves: Sequence[MemoryCurve]) -> MemoryCurve:
 
 
 class Collector:
-    """Takes the calls' times as they come and fills a comparison's cases."""
+    """Takes the calls' times as they arrive and fills a comparison's cases."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
@@ -200,7 +199,7 @@ class Collector:
         self._times[peer, ranks, work] = [*earlier, times]
 
     def finish(self) -> None:
-        """Compute what relates cases to each other; may be called again after more calls."""
+        """Compute the figures that relate cases to each other; call it again after more calls."""
         for case in self.comparison.cases:
             own = self.comparison.case(OWN, case.ranks, case.work)
             case.ratio = None if own is None else paired_ratio(case.turns, own.turns)

@@ -1,8 +1,8 @@
-"""Which files in shared memory a job has made, so that they go when it is ended by force.
+"""Finds the files that a job has made in shared memory, to remove them if the job is killed.
 
-An MPI takes its files away when it ends in order; MPICH leaves one when its ranks are killed. The
-names tell nothing about the job, and other jobs may run meanwhile: only what a process of this job
-was seen to hold is this job's.
+An MPI removes its files when it ends in order; MPICH leaves one if its ranks are killed. The names
+say nothing about the job, and other jobs may run meanwhile. So a file counts as this job's only if
+a process of this job was seen to hold it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 FOLDER = Path("/dev/shm")
 
-#: A file that no process of the job holds when it is first seen may be about to be opened by one;
-#: after so many looks it is somebody else's. Each of them reads all of the job's mappings.
+#: If no process of the job holds a file when it is first seen, one may be about to open it; after
+#: this many looks it belongs to another job. Each look reads all of the job's mappings.
 _LOOKS = 3
 
 
 class SharedMemory:
-    """What is new in shared memory since this was made, and belongs to one job."""
+    """The files of one job in shared memory that are newer than this object."""
 
     def __init__(self) -> None:
         self._before = set(_files())
@@ -28,9 +28,9 @@ class SharedMemory:
         self._mine: set[tuple[str, int]] = set()
 
     def look(self, job: Callable[[], Iterable[int]], *, last: bool = False) -> None:
-        """Find out which new files the processes `job()` hold; cheap when nothing is new.
+        """Find out which new files the processes `job()` hold; cheap if nothing is new.
 
-        `last`: these processes are about to be killed, so everything new is looked at.
+        `last`: these processes are about to be killed, so every new file is checked.
         """
         new = []
         for file in _files():
@@ -52,7 +52,7 @@ class SharedMemory:
 
 
 def _files() -> list[tuple[str, int]]:
-    """(name, inode) of every file: a name may come again, an inode with it does not."""
+    """(name, inode) of every file: a name may be used again, but not with the same inode."""
     with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
         return [(entry.name, entry.inode()) for entry in entries]
     return []

@@ -1,19 +1,19 @@
 """The peers: where each comes from, and how its ranks are started on this machine.
 
-Each is started the way its documentation says for one host, and with the settings it has for more
-ranks than CPUs where those make it faster; `settings` says which, and the report repeats it:
+Each is started as its documentation says for one host. If there are more ranks than CPUs, it gets
+its settings for that case if they make it faster; `settings` and the report name them:
 
-  Open MPI   `mpi_yield_when_idle` with more ranks than CPUs (it spins faster without)
+  Open MPI   `mpi_yield_when_idle` with more ranks than CPUs (otherwise spinning is faster)
   MPICH      `CH4_PROGRESS_THROTTLE` with more ranks than CPUs, which sleeps after a poll that
-             found nothing: without, 8 ranks on 2 cores take seconds for what then takes 30 us;
-             higher counts of polls are slower
+             found nothing: without it, 8 ranks on 2 cores take seconds for a call that takes 30 us
+             with it; higher counts of polls are slower
   Intel MPI  `I_MPI_WAIT_MODE=1` with more ranks than CPUs (a little faster from 16 MiB, as fast
-             below; slower for small arrays where every rank has a CPU). `I_MPI_THREAD_YIELD=2`
-             made no difference, 3 is slower. `intel-mpi-plain` measures it without
+             below; slower for small arrays if every rank has a CPU). `I_MPI_THREAD_YIELD=2`
+             made no difference, 3 is slower. `intel-mpi-plain` measures it without these settings
   oneCCL     with more ranks than CPUs, `CCL_WORKER_OFFLOAD=1` and `CCL_YIELD=sched_yield`: 100
              times faster for small arrays, 15 times for large ones, than its defaults; either
              variable alone, `CCL_YIELD=sleep` and `CCL_ALLREDUCE=direct` are slower
-  gloo       as torch.distributed starts it, one compute thread a rank
+  gloo       as torch.distributed starts it, one compute thread per rank
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from peers.environments import SOURCES, Unavailable
 
 @dataclass(frozen=True)
 class Start:
-    """What starts a job: one command for all ranks, or (`per_rank`) one command for each."""
+    """The start of a job: one command for all ranks, or (`per_rank`) one command for each."""
 
     command: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -52,10 +52,10 @@ class Peer(ABC):
 
     @abstractmethod
     def version(self) -> str:
-        """What was prepared."""
+        """The version that was prepared."""
 
     def settings(self, ranks: int, cpus: int) -> str:
-        """What differs from a plain start, as the report says it; empty if nothing."""
+        """The differences from a plain start, for the report; empty if there are none."""
         return ""
 
     @abstractmethod
@@ -94,7 +94,7 @@ def hvdtune_job(script: str, ranks: int) -> Start:
 
 
 class GlooPeer(Peer):
-    """torch.distributed with gloo, by the PyTorch that hvdtune uses in this interpreter."""
+    """torch.distributed with gloo, from the PyTorch that hvdtune uses in this interpreter."""
 
     def __init__(self, key: str, title: str, step: str) -> None:
         self.key = key
@@ -129,7 +129,7 @@ class GlooPeer(Peer):
 
 
 class MpiPeer(Peer):
-    """An MPI from PyPI, or the one Debian installed beside it: mpi.c in its environment."""
+    """An MPI from PyPI, or one that Debian has installed: mpi.c in its environment."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class MpiPeer(Peer):
         root: str = "",
     ) -> None:
         """`debian` is the suffix of Debian's commands; `crowded_*` apply with ranks > CPUs;
-        `root` is the variable that has to name the environment."""
+        `root` is the variable that must name the environment."""
         self.key = key
         self.title = title
         self._requirements = tuple(requirements)
@@ -171,7 +171,7 @@ class MpiPeer(Peer):
         environments.compile_mpi(compiler, self._program, {**os.environ, **self._rooted})
 
     def _from_debian(self, failure: str) -> tuple[str, str]:
-        """(compiler, launcher) of the Debian package, the version noted; raises Unavailable."""
+        """(compiler, launcher) of the Debian package; notes the version. Raises Unavailable."""
         compiler = shutil.which(f"mpicc.{self._debian}") if self._debian else None
         launcher = shutil.which(f"mpiexec.{self._debian}") if self._debian else None
         if compiler is None or launcher is None:
@@ -237,10 +237,10 @@ class OneCclPeer(Peer):
         return Start((launcher, "-n", str(ranks), str(self._program)), environ)
 
 
-#: What has the commands of an MPI with that suffix.
+#: The Debian packages with the commands of an MPI with that suffix.
 _DEBIAN_PACKAGES = {"openmpi": "libopenmpi-dev openmpi-bin", "mpich": "libmpich-dev mpich"}
 
-#: One host: without this Intel MPI also opens the network, which fails on some machines.
+#: For one host: without this, Intel MPI also opens the network, which fails on some machines.
 INTEL_ENVIRON = {"I_MPI_FABRICS": "shm"}
 
 

@@ -1,4 +1,4 @@
-"""What is reduced: arrays of a size, or all tensors of a training step."""
+"""The data to reduce: arrays of a size, or all tensors of a training step."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def array(size_bytes: int) -> Work:
 
 
 def gradients(key: str) -> Work:
-    """A gradient set of `hvdtune bench`, in the order a backward pass finishes it."""
+    """A gradient set of `hvdtune bench`, in the order in which a backward pass finishes it."""
     counts = tuple(math.prod(shape) for _, shape in WORKLOADS[key].backward_order())
     title = "1000 x 256" if key == "tiny" else WORKLOADS[key].title
     return Work(key, title, counts, True)
 
 
 def parse(text: str) -> tuple[Work, ...]:
-    """Works of `4,64K,resnet50`: sizes and gradient sets, each once; ValueError says which not."""
+    """Works of `4,64K,resnet50`: sizes and gradient sets, each once; ValueError says which fail."""
     found: dict[str, Work] = {}
     for word in (part.strip() for part in text.split(",")):
         if word in WORKLOADS:
@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[Work, ...]:
 
 
 def that_fit(works: Sequence[Work], ranks: int, available: int | None) -> tuple[Work, ...]:
-    """Those whose tensors and buckets `ranks` processes can hold in `available` bytes."""
+    """The works whose tensors and buckets `ranks` processes can hold in `available` bytes."""
     # Tensors, buckets of the same size, and as much again inside the library.
     return tuple(
         work for work in works if available is None or 3 * ranks * work.size_bytes <= available

@@ -1,10 +1,11 @@
-"""What an estimator's data cost: reading a rank's share, and predictions for a DataFrame.
+"""The cost of an estimator's data: reading a rank's share, and predictions for a DataFrame.
 
-Reading: Parquet files as Spark writes them (scalars, and vectors as lists), by one process, in
-shuffled batches. MB are those of the arrays that come out; "a core" divides by CPU time, which also
-counts Arrow's threads and the reading thread. Predictions: `TorchModel.transform` beside the same
-model called for each row, from an RDD of rows to a DataFrame, which is what Horovod does; a small
-linear model, so that the way there is what counts. Both take turns; the ratio is the median's.
+Reading: one process reads Parquet files as Spark writes them (scalars, and vectors as lists) in
+shuffled batches. MB are those of the resulting arrays; "a core" divides by CPU time, including that
+of Arrow's threads and the reading thread. Predictions: `TorchModel.transform` compared with the
+same model called for each row, from an RDD of rows to a DataFrame, as Horovod does it. The model is
+small and linear, so that moving the data takes most of the time. Both take turns; the ratio is the
+median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def main() -> int:
 
 
 def read(folder: Path, megabytes: int) -> None:
-    """Of 8 files with 8 row groups each, in batches of several sizes."""
+    """Read 8 files with 8 row groups each, in batches of several sizes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

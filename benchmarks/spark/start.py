@@ -1,8 +1,8 @@
-"""What passes between a call of `hvdtune.spark.run` and the first allreduce of its ranks.
+"""The time from a call of `hvdtune.spark.run` until the first allreduce of its ranks.
 
-The session is warm: it has run one job before. The function imports a face, and reduces a tensor;
-the time until rank 0 has the result includes starting Python in Spark's tasks and the import, and
-`run` returns a little later. One session in this process, on this machine.
+The session is warm: it has run one job before. The function imports a face and reduces a tensor;
+the time until rank 0 has the result includes starting Python in Spark's tasks and the import. `run`
+returns a little later. There is one session, in this process and on this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> int:
                 found[face].append((done - called, time.time() - called))
     session.stop()
     way = "Spark Connect" if args.connect else "a classic session"
-    print(f"{args.np} ranks, {way}, {args.rounds} rounds; s after the call: median, most")
+    print(f"{args.np} ranks, {way}, {args.rounds} rounds; s after the call: median, longest")
     for face, times in found.items():
         first, returned = zip(*times, strict=True)
         print(
@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def reduce_once(face: str) -> float:
-    """When this rank has the result of its first allreduce, by this machine's clock."""
+    """The time, by this machine's clock, at which this rank has its first allreduce's result."""
     import time
 
     if face == "torch":

@@ -1,16 +1,16 @@
-"""What a timeline costs that is off: nothing that could be measured.
+"""The cost of a timeline that is off: nothing measurable.
 
   python benchmarks/timeline/off.py       about five minutes; results-off.md, .json
 
 Three jobs of one rank take the same steps: one that was never asked to record, one that has
 recorded RECORDED steps and stopped, and one that records. A step is TENSORS allreduces that are
-waited for together, which go by way of the coordinator, BLOCKING small ones by themselves, which go
-past it, and the mark at its end. The instructions and system calls of STEPS steps are counted, of
-all threads, by valgrind's callgrind. Each job is counted several times, by turns. Time is not
-measured: on a busy machine it says nothing about so little.
+waited for together, which use the coordinator, BLOCKING small ones that are waited for one by one,
+which bypass it, and the mark at its end. valgrind's callgrind counts the instructions and system
+calls of STEPS steps, of all threads. Each job is counted several times, in turns. Time is not
+measured: on a busy machine it cannot show so small a difference.
 
-Of the instructions those are told apart that are the recorder's: of its functions, and, where the
-module has line numbers, of its lines that the compiler has put into other functions:
+The recorder's instructions are counted separately: those of its functions and, if the module has
+line numbers, those of its lines that the compiler has inlined into other functions:
 
   CXXFLAGS=-g pip install . --config-settings=install.strip=false
 """
@@ -39,7 +39,7 @@ RECORDED = 100
 REPEATS = 3
 KINDS = ("never recorded", "recorded and stopped", "recording")
 OFF = KINDS[:2]
-#: What there would not be if nothing could be recorded.
+#: The code that would not exist if nothing could be recorded.
 FUNCTIONS = re.compile(r"hvdtune::(Recorder|RecordingControl|Timeline|capture)::")
 FILES = re.compile(r"/native/(engine/record(er|ing)|observe/(capture|trace)/)")
 #: A line of a header that was compiled into a function of another file.
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def measure(kind: str) -> dict[str, Any]:
-    """What a step of such a job takes."""
+    """The cost of a step of such a job."""
     with tempfile.TemporaryDirectory() as folder:
         variables = instructions.plain_environment()
         if kind != KINDS[0]:
@@ -88,7 +88,7 @@ def measure(kind: str) -> dict[str, Any]:
 
 
 def recorders(counted: Counted) -> dict[str, float]:
-    """Instructions of a step that are the recorder's, by function."""
+    """The recorder's instructions in a step, by function."""
     found: dict[str, float] = {}
     for (function, file), value in counted.places.items():
         own = FUNCTIONS.search(function)
@@ -149,9 +149,9 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         "",
         f"A step after a recording has {100 * (stopped / never - 1):+.2f} % instructions of one "
         f"before. Counts of the same job differ by up to {100 * scatter(found):.2f} %, so a "
-        "difference below that would not be seen.",
+        "smaller difference would not be visible.",
         "",
-        f"## What is executed of the recorder while it is off, {OFF[0]}, instructions a step",
+        f"## The recorder's code that runs while it is off ({OFF[0]}), instructions a step",
         "",
         "| function | instructions |",
         "|---|---|",
@@ -159,12 +159,12 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     typical = found[OFF[0]][0]
     lines += [f"| {name} | {value:.0f} |" for name, value in typical["recorder"].items()]
     if not typical["line numbers"]:
-        lines += ["", "The module has no line numbers: what is inlined is not among them."]
+        lines += ["", "The module has no line numbers: inlined code is not included."]
     return "\n".join([*lines, ""])
 
 
 def column(found: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """One number of every count."""
+    """One figure of every count."""
     return [one[name] for one in found]
 
 

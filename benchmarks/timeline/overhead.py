@@ -1,14 +1,14 @@
-"""What recording costs: the same steps with and without it, in turns, in the same processes.
+"""The cost of recording: the same steps with and without it, in turns, in the same processes.
 
   resnet50   ResNet-50's 161 gradients, submitted one by one and then waited for
   tiny       1000 tensors of 256 numbers each, in the same way
 
-A round is so many seconds without and so many with recording, in changing order, each after a
-fraction of a second that does not count. Printed are the medians of the rounds' median step times
-of rank 0, the median of the rounds' own ratios with its standard error, these ratios, and what a
-tensor of a step takes in the compressed files of all ranks. Goals: at most 1.02 times the step, and
-at most 120 bytes. With more ranks than CPUs steps differ for tens of seconds at a time, and single
-ratios by a tenth: it takes hundreds of rounds, in several jobs, to tell one hundredth.
+A round is `--seconds` without and as long with recording, in changing order, each after a fraction
+of a second that does not count. Prints the medians of the rounds' median step times of rank 0, the
+median of the rounds' own ratios with its standard error, these ratios, and the bytes of a step's
+tensor in the compressed files of all ranks. Goals: at most 1.02 times the step, and at most 120
+bytes. With more ranks than CPUs, steps differ for tens of seconds at a time, and single ratios by a
+tenth: measuring a hundredth takes hundreds of rounds in several jobs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ import numpy as np
 import ranks
 
 WORKLOADS = ("resnet50", "tiny")
-#: Seconds of steps before each turn's that count: until a recording has been written to once.
+#: Seconds of steps in each turn that do not count: until a recording has been written to once.
 SETTLING = 0.6
 GOAL_RATIO = 1.02
 GOAL_BYTES = 120
 
 
 def main() -> int:
-    """Compare; with `--worker`, be a rank that does it."""
+    """Compare; with `--worker`, be a rank that measures."""
     parser = ranks.parser(__doc__, ranks=2)
     parser.add_argument("--workload", choices=WORKLOADS, default="tiny")
     parser.add_argument("--rounds", type=int, default=21, help="(default: 21)")
-    parser.add_argument("--jobs", type=int, default=1, help="of so many rounds each (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="jobs of --rounds rounds each (default: 1)"
+    )
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn (default: 0.7)")
     parser.add_argument("--folder", default="", help="for the recordings (default: a new one)")
     args = parser.parse_args()
@@ -71,7 +73,7 @@ def measured(args: Any, folder: Path) -> dict[str, list[float]]:
 def report(args: Any, rounds: dict[str, list[float]], compressed: int, tensors: int) -> int:
     """Print the findings; 1 if a goal is missed."""
     off, on = (np.array(rounds[name]) for name in ("off", "on"))
-    # Of the two turns of a round: what the machine itself does from round to round drops out.
+    # Of the two turns of a round, so that changes of the machine from round to round cancel.
     ratios = on / off
     ratio = float(np.median(ratios))
     # Of the median of ratios that scatter normally.
@@ -141,7 +143,7 @@ def turn(hvd: Any, step: Callable[[], None], seconds: float) -> float:
 
 
 def make_step(hvd: Any, workload: str) -> Callable[[], None]:
-    """A training step's communication, and the mark behind it."""
+    """A training step's communication, and the mark after it."""
     import torch
 
     from hvdtune.bench.workloads.gradient_sets import WORKLOADS as known

@@ -1,8 +1,8 @@
-"""What the hooks that record phases cost a PyTorch program: CPU time of a step with and without.
+"""The cost of the hooks that record a PyTorch program's phases: a step's CPU time with and without.
 
-A rank trains a model of so many layers of 16 weights, with a DataLoader, and records both times:
-with its hooks and without, in turns. Printed are the medians of the turns' CPU times a step of the
-main thread, and the median of their differences. Goal: 200 us, 1 % of a step of 20 ms.
+A rank trains a model of several layers of 16 weights, with a DataLoader, and records, in turns with
+and without hooks. Prints the medians of the turns' CPU times a step of the main thread, and the
+median of their differences. Goal: 200 us, 1 % of a step of 20 ms.
 """
 
 from __future__ import annotations

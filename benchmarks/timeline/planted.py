@@ -1,6 +1,6 @@
-"""Real jobs with something wrong in them: does the verdict name it, and is its gain right?
+"""Real jobs with a planted fault: does the verdict name it, and is its gain right?
 
-The programs and what is done with them: planted/, above all planted/run.py (or --help).
+The folder planted/ has the programs; planted/run.py (or --help) says how they are judged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-# The package beside this file: a folder comes before a file of its name.
+# The package beside this file: Python prefers a folder to a file of the same name.
 from planted.run import main
 
 if __name__ == "__main__":

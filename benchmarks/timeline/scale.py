@@ -1,4 +1,4 @@
-"""How long a large recording takes to read and to analyse, and how much memory.
+"""The time and memory that reading and analysing a large recording takes.
 
     python benchmarks/timeline/scale.py [--ranks 8] [--steps 10000] [--tensors 200] [--batches 4]
         [--unpacked]
@@ -33,7 +33,7 @@ RECORDS = 1 << 15  # of a block
 
 
 def rank_streams(rank: int, args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """What one rank records: `batches` batches a step, all waited for at the end."""
+    """The records of one rank: `batches` batches a step, all waited for at the end."""
     random = np.random.default_rng(rank)
     steps, tensors, batches = args.steps, args.tensors, args.batches
     count, share = steps * batches, -(-tensors // batches)
@@ -113,7 +113,7 @@ def write(path: Path, rank: int, args: argparse.Namespace) -> int:
 
 
 def measure(path: Path) -> None:
-    """Read, analyse and tell, in this process; prints one line of JSON."""
+    """Read, analyse and make the page, in this process; prints one line of JSON."""
     from hvdtune.timeline import api
     from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.analysis.analyse import analyse

@@ -2,10 +2,10 @@
 
     python benchmarks/timeline/waterfall.py [--np 2] [--steps 60] [--only NAME]
 
-Six kinds of job, each recorded. Every rank times its own steps by its own clock, from the end of
-one step to the end of the next; the parts of the same steps come from the recording. Printed is the
-mean of the parts' sum over the mean step of each rank (the worst rank), the worst single step of
-all ranks, and what the step consists of. Goal: means within 2 %.
+Records six kinds of job. Every rank times its own steps with its own clock, from the end of one
+step to the end of the next; the recording gives the parts of the same steps. Prints the mean of the
+parts' sum divided by the mean step (of the worst rank), the worst single step of all ranks, and the
+parts of the step. Goal: means within 2 %.
 """
 
 from __future__ import annotations

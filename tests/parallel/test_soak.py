@@ -65,8 +65,10 @@ def test_differences_are_found() -> None:
     )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
-    assert "rank 1: program 1, operation 2: other bits than a lower rank's" in first
-    assert "rank 0: program 1, operation 2: other bits than in the job of seed 4" in second
+    assert "rank 1: program 1, operation 2: its bits differ from a lower rank's" in first
+    assert (
+        "rank 0: program 1, operation 2: its bits differ from those in the job of seed 4" in second
+    )
 
 
 def test_odd_seed_with_several_numbers_of_ranks_is_refused() -> None:
@@ -79,7 +81,7 @@ def test_odd_seed_with_several_numbers_of_ranks_is_refused() -> None:
         check=False,
     )
     assert refused.returncode == 2, refused.stdout
-    assert "--seed 13 is odd, and --np 2 3 are several numbers of ranks" in refused.stderr
+    assert "--seed 13 is odd and --np gives several numbers of ranks (2 3)" in refused.stderr
     # A failure's job is run again with its own seed, and number of ranks.
     code = (
         "import runpy\n"

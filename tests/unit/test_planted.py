@@ -200,11 +200,11 @@ def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_wrong_words_end_in_one_sentence():
     none = run("--only", "no such program")
     assert none.returncode == 1
-    assert none.stderr.startswith("No faulty program is as asked for with --only and --np; there")
+    assert none.stderr.startswith("No faulty program matches --only and --np; there")
     assert len(none.stderr.splitlines()) == 1
     beside = run("--busy-host")
     assert beside.returncode == 2
-    assert "--busy-host is for --healthy" in beside.stderr
+    assert "--busy-host needs --healthy" in beside.stderr
 
 
 EACH_ONCE = """
@@ -263,7 +263,7 @@ def test_three_programs_run_and_are_judged(tmp_path):
     assert "not judged" not in faulty.stdout
     assert "| late rank | PyTorch | 2 | " in faulty.stdout
     healthy = run("--healthy", "--busy-host", "--only", "one rank, PyTorch", *words)
-    assert "healthy, and told so: " in healthy.stdout, healthy.stderr
+    assert "healthy, and reported so: " in healthy.stdout, healthy.stderr
     found = [json.loads(text) for text in results.read_text().splitlines()]
     assert [one["program"] for one in found] == [
         "late rank", "one slow rank of eight", "one rank, PyTorch",

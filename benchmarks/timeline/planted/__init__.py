@@ -1,6 +1,6 @@
-"""Training jobs with one thing wrong in them, the same jobs without it, and healthy ones.
+"""Training jobs with one planted fault, the same jobs without it, and healthy ones.
 
-program.py says what a program is and what its verdict has to be; ranks.py, phases.py, cpus.py,
-operations.py, settings.py, trends.py and healthy.py have the programs; job.py and networks.py are
-what these train with. run.py runs them, judge.py holds the verdicts against the truth.
+program.py defines a program and the verdict that it must get; ranks.py, phases.py, cpus.py,
+operations.py, settings.py, trends.py and healthy.py have the programs, which train with job.py and
+networks.py. run.py runs them, judge.py compares the verdicts with the truth.
 """

@@ -1,4 +1,4 @@
-"""Programs that want for CPUs: others take them, threads are too many, or ranks share one."""
+"""Programs short of CPUs: others take them, there are too many threads, or ranks share one."""
 
 from __future__ import annotations
 

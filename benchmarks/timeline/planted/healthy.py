@@ -1,4 +1,4 @@
-"""Programs that nothing is wrong with: no rank is to blame, and there is nothing to cure."""
+"""Programs without a fault: no rank is to blame, and there is nothing to cure."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _starts_late(job: Job) -> None:
 @programs.healthy("first batch takes long", framework="torch")
 def _first_batch(job: Job) -> None:
     start_torch(job)
-    # What is compiled or begun on the first batch takes its time on each rank.
+    # Compiling and starting on the first batch take a different time on each rank.
     fit(
         job, played(width=64), noise(64),
         before=lambda step: pause((0.8 + job.rank) * (step == 1)),

@@ -1,4 +1,4 @@
-"""What a planted program is given on a rank: who it is, its chances, and a clock of its steps."""
+"""What a planted program gets on a rank: its identity, random numbers, a clock of its steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 class Job:
     """One rank of a training job.
 
-    hvd: the face of `framework`. fault: plant what is wrong. random: other numbers on each rank,
+    hvd: the face of `framework`. fault: plant the fault. random: different numbers on each rank,
     the same in each run.
     """
 
@@ -32,13 +32,13 @@ class Job:
         self.random = random.Random(0)
 
     def start(self) -> None:
-        """Join the other ranks. Programs that set something before it do that first."""
+        """Join the other ranks. A program that must set something before that does so first."""
         self.hvd.init()
         self.rank, self.size = self.hvd.rank(), self.hvd.size()
         self.random.seed(1000 + self.rank)
 
     def steps(self, count: int, mark: bool = True) -> Iterator[int]:
-        """Numbers of steps, each timed; `mark`s their ends where no optimizer does."""
+        """Numbers of steps, each timed; `mark`s their ends if no optimizer does."""
         for number in range(count):
             begin, cpu = time.monotonic(), time.process_time()
             yield number
@@ -52,12 +52,12 @@ class Job:
         every = self.hvd.allgather_object(self.cpu)
         if self.rank == 0:
             result.write_text(json.dumps({"steps": self.times, "cpu": every}))
-        self.hvd.barrier()  # others may still wait for some of the ranks only
+        self.hvd.barrier()  # other ranks may still be waiting for some of the ranks
         self.hvd.shutdown()
 
     @contextlib.contextmanager
     def other_programs(self, count: int) -> Iterator[None]:
-        """Programs on this host that only take CPUs, begun by rank 0 and gone at the end."""
+        """Programs on this host that only take CPUs, which rank 0 starts and ends."""
         with contextlib.ExitStack() as stack:
             if self.rank == 0:
                 stack.enter_context(busy_loops(count))
@@ -66,8 +66,8 @@ class Job:
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """So many processes that compute without end; they end with the one that began them, too."""
-    # A pipe that nobody writes to ends when the parent does, however that ends.
+    """Processes that compute without end; they also end if the process that started them ends."""
+    # A pipe that nobody writes to closes when the parent ends, for whatever reason.
     code = "import os, threading\nthreading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), "
     code += "daemon=True).start()\nwhile True: pass"
     loops = [
@@ -82,13 +82,13 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def pause(seconds: float) -> None:
-    """Computing, played by sleeping: it takes as long however many ranks share the CPUs."""
+    """Computing, played by sleeping: takes equally long however many ranks share the CPUs."""
     if seconds > 0:
         time.sleep(seconds)
 
 
 def crunch(times: int) -> None:
-    """Computing in earnest: so many products of 192 × 192 matrices, some 0.3 ms each."""
+    """Real computing: products of 192 × 192 matrices, some 0.3 ms each."""
     import numpy as np
 
     matrix = np.full((192, 192), 0.5, np.float32)

@@ -1,4 +1,4 @@
-"""Holds what verdicts say against the truth: cause, rank, gain; and shows it as tables."""
+"""Compares verdicts with the truth (cause, rank, gain) and shows the results as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from planted.program import BUSY_HOST, HARMLESS, Program
 if TYPE_CHECKING:
     from hvdtune.timeline.advice.finding import Finding
 
-#: Shares of the recordings that have to be right.
+#: Shares of the recordings that must be right.
 CAUSES, GAINS, HEALTHY = 0.95, 0.90, 0.95
 NOTHING = "nothing wrong"
 
@@ -32,7 +32,7 @@ def named(finding: Finding) -> frozenset[int]:
 
 
 def blames(finding: Finding, program: Program) -> bool:
-    """It names the ranks at fault and no others; all of them, where they are alike, is nobody."""
+    """Whether it names the ranks at fault and no others; all ranks, if alike, count as none."""
     if program.culprits is None:
         return True
     ranks = named(finding)
@@ -42,7 +42,7 @@ def blames(finding: Finding, program: Program) -> bool:
 
 
 def invented(finding: Finding, program: Program, busy_host: bool) -> bool:
-    """On a healthy job: it names a rank or a problem that there is not."""
+    """Whether it names a rank or a problem, although the job is healthy."""
     allowed = HARMLESS | program.allowed | (BUSY_HOST if busy_host else frozenset())
     return finding.kind not in allowed or len(named(finding)) not in (0, program.ranks)
 
@@ -59,13 +59,13 @@ class Row:
 
     @property
     def measured(self) -> float:
-        """What the cure gives, as a share of the faulty job's time."""
+        """The gain of the cure, as a share of the faulty job's time."""
         gains = self._gains()
         return statistics.fmean(gains) if gains else 0.0
 
     @property
     def error(self) -> float:
-        """The standard error of that; 0 where there was one round only."""
+        """The standard error of that; 0 if there was only one round."""
         gains = self._gains()
         return statistics.stdev(gains) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
 
@@ -75,7 +75,7 @@ class Row:
         return [1 - good / bad for bad, good in zip(self.faulty_s, self.cured_s, strict=True)]
 
     def told(self, findings: Sequence[Finding]) -> str:
-        """What a recording's verdict comes to, for the confusion matrix."""
+        """The kind that a recording's verdict names, for the confusion matrix."""
         if not self.program.healthy:
             return findings[0].kind
         wrong = [one for one in findings if invented(one, self.program, self.busy_host)]
@@ -99,8 +99,8 @@ class Row:
 
     @property
     def inside(self) -> int:
-        """Recordings whose interval for this cause holds the measured gain, give or take its
-        standard error. A cause that is not told promises nothing."""
+        """Recordings whose interval for this cause contains the measured gain, give or take its
+        standard error. A cause that is not reported promises nothing."""
         return sum(
             self._holds(one.interval)
             for findings in self.found
@@ -117,7 +117,7 @@ class Row:
 
     @property
     def promised(self) -> float | None:
-        """The median of the promised gains; None if the cause was never told."""
+        """The median of the promised gains; None if the cause was never reported."""
         about = [self.about_the_cause(one) for one in self.found]
         gains = [one.gain for one in about if one is not None]
         return statistics.median(gains) if gains else None
@@ -131,7 +131,7 @@ def reached(rows: Iterable[Row]) -> tuple[list[str], bool]:
     goals = [
         ("cause and rank right first", [(row.right, len(row.found)) for row in faulty], CAUSES),
         ("gain inside the interval", [(row.inside, len(row.found)) for row in faulty], GAINS),
-        ("healthy, and told so", [(row.right, len(row.found)) for row in healthy], HEALTHY),
+        ("healthy, and reported so", [(row.right, len(row.found)) for row in healthy], HEALTHY),
     ]
     sentences, good = [], True
     for text, counts, goal in goals:
@@ -155,7 +155,7 @@ HEAD = (
     "promised",
     "right",
     "inside",
-    "told",
+    "first finding",
 )
 
 
@@ -192,7 +192,7 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
-    """How many recordings of (what is wrong, what was told first)."""
+    """The number of recordings by (fault, first finding)."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
         for findings in row.found:
@@ -205,10 +205,10 @@ def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
 
 
 def matrix(counts: Counter[tuple[str, str]]) -> str:
-    """The confusion matrix: a line for each truth, a column for each kind that was told."""
+    """The confusion matrix: a line for each truth, a column for each reported kind."""
     kinds = sorted({kind for pair in counts for kind in pair})
     numbers = {kind: at for at, kind in enumerate(kinds, 1)}
-    lines = ["wrong with the job (lines), told first (columns)"]
+    lines = ["fault of the job (lines), first finding (columns)"]
     lines.append(" " * 36 + "".join(f"{numbers[kind]:4}" for kind in kinds))
     for truth in kinds:
         row = "".join(f"{counts[truth, told] or '.':>4}" for told in kinds)

@@ -1,4 +1,4 @@
-"""The usual training loops, with places at which a program does something more, or wrong."""
+"""The usual training loops, with places at which a program can add work or a fault."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def descend(
 ) -> None:
     """Train on NumPy arrays: submit each gradient when it is ready, wait for all at the end.
 
-    before, middle, after: called in each step before the forward pass, behind it, and behind the
-    update. order: in which the layers' gradients become ready.
+    before, middle, after: called in each step before the forward pass, after it, and after the
+    update. order: the order in which the layers' gradients become ready.
     """
     import numpy as np
 
@@ -63,7 +63,7 @@ def _call(function: AtStep | None, step: int) -> None:
 
 
 def start_torch(job: Job, threads: int = 1) -> Any:
-    """The module torch, with so many threads; the job has started."""
+    """The module torch, set to `threads` threads; the job has started."""
     import torch
 
     torch.set_num_threads(threads)
@@ -86,7 +86,7 @@ def fit(
     """Train a PyTorch model with DistributedOptimizer(**options).
 
     data: the batch of a step. before, middle (with the loss), after: called in each step before the
-    batch is made, between forward and backward pass, and behind the update.
+    batch is made, between forward and backward pass, and after the update.
     """
     import torch
 
@@ -108,7 +108,7 @@ def fit(
 
 
 def convolutions(torch: Any) -> Any:
-    """A network that computes in earnest, of pictures of 3 × 24 × 24."""
+    """A network that really computes, on pictures of 3 × 24 × 24."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 12, 3, padding=1), torch.nn.ReLU(),
         torch.nn.Conv2d(12, 12, 3, padding=1), torch.nn.ReLU(),
@@ -145,7 +145,7 @@ def played(
 
         def forward(self, value: Any) -> Any:
             for linear in self.linears:
-                # Behind the layer, so that its backward pass comes before its gradients are ready.
+                # After the layer, so that its backward pass comes before its gradients are ready.
                 value = Played.apply(torch.relu(linear(value)), self.pace)
             return value
 

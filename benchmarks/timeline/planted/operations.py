@@ -1,4 +1,4 @@
-"""Programs whose time goes into operations that are no gradients' allreduces, or blocking ones."""
+"""Programs that spend time in operations other than gradients' allreduces, or in blocking ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in which input or update take long, on all ranks or on one."""
+"""Programs in which input or update takes long, on all ranks or on one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INPUT, UPDATE = "slow input", "slow update"
 
 
 def _loaded(job: Job, seconds: float, work: int = 0, width: int = 256) -> Any:
-    """Batches of a DataLoader whose dataset takes so long for each batch of four samples."""
+    """Batches of a DataLoader whose dataset takes `seconds` for each batch of four samples."""
     import torch
 
     class Samples(torch.utils.data.Dataset):
@@ -52,7 +52,7 @@ def _slow_loader_of_one(job: Job) -> None:
     fit(job, played(), _loaded(job, 0.025 if slow else 0.001))
 
 
-# Nothing marks where input begins: before the forward pass lies either.
+# Nothing marks where input begins: it may be any time before the forward pass.
 @programs.faulty(
     "weights looked at in each step", ("work beside training", "slow input"), framework="torch"
 )
@@ -70,7 +70,7 @@ def _looked_at(job: Job) -> None:
 
 
 def _slowly(seconds: float, work: int = 0) -> Any:
-    """SGD whose step takes so much longer."""
+    """SGD whose step takes longer."""
     import torch
 
     class Slowly(torch.optim.SGD):

@@ -1,4 +1,4 @@
-"""A planted program: what it trains, what is wrong with it, and whose fault that is."""
+"""A planted program: what it trains, its fault, and the ranks at fault."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from planted.job import Job
 
 Train = Callable[[Job], None]
-#: What a verdict on a healthy job may say: that it is healthy, or what would help every job.
+#: The verdicts that a healthy job may get: that it is healthy, or advice that helps every job.
 HARMLESS = frozenset({"compute bound", "communication bound", "copies", "nothing stands out"})
-#: … and beside other programs, which take the CPUs from some rank or other at any moment.
+#: … and beside other programs, which take CPUs from different ranks at different moments.
 BUSY_HOST = frozenset({"CPUs taken", "ranks take turns"})
 
 
@@ -18,10 +18,10 @@ BUSY_HOST = frozenset({"CPUs taken", "ranks take turns"})
 class Program:
     """A job and the truth about it.
 
-    kinds: those of findings that name its fault, the most exact first; none for a healthy job.
-    culprits: the ranks at fault; empty: all alike or none; None: which are named is not judged.
-    allowed: what else a verdict on this healthy job may find.
-    environment: of all runs. faulty_environment: besides, of those with the fault.
+    kinds: the kinds of findings that name its fault, the most exact first; empty for a healthy job.
+    culprits: the ranks at fault; empty: all alike or none; None: the named ranks are not judged.
+    allowed: further findings that a verdict on this healthy job may have.
+    environment: of all runs. faulty_environment: added in runs with the fault.
     """
 
     name: str
@@ -37,11 +37,11 @@ class Program:
 
     @property
     def healthy(self) -> bool:
-        """Nothing is wrong with it, so there is nothing to cure."""
+        """Whether it has no fault, so there is nothing to cure."""
         return not self.kinds
 
     def variables(self, fault: bool) -> dict[str, str]:
-        """The environment of a run. Unless that is the fault, each rank computes on one thread."""
+        """The environment of a run: each rank computes on one thread, unless that is the fault."""
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return threads | dict(self.environment) | (dict(self.faulty_environment) if fault else {})
 
@@ -90,7 +90,7 @@ class Programs:
         allowed: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Callable[[Train], Train]:
-        """A program that nothing is wrong with."""
+        """A program without a fault."""
 
         def add(train: Train) -> Train:
             self.all.append(

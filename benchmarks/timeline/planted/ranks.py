@@ -1,4 +1,4 @@
-"""Programs in which one rank, some ranks, or each rank in its turn holds the others up."""
+"""Programs in which one rank, some ranks, or each rank in turn holds the others up."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _long_stop(job: Job) -> None:
     descend(job, before=lambda step: pause(1.2 * (job.fault and job.rank == 2 and step == 40)))
 
 
-# ---- each rank in its turn -----------------------------------------------------------------------
+# ---- each rank in turn ---------------------------------------------------------------------------
 
 
 @programs.faulty("ranks in rotation", TURNS, framework="torch", ranks=4)

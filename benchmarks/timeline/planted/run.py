@@ -1,24 +1,23 @@
-"""Runs planted programs with and without their faults, and holds the verdicts against the truth.
+"""Runs planted programs with and without their faults, and compares the verdicts with the truth.
 
     python benchmarks/timeline/planted.py [--rounds 3] [--only NAME] [--json FILE] [--markdown]
     python benchmarks/timeline/planted.py --healthy [--busy-host]
 
-In each round a program runs with its fault and without it, both recorded, in turns. By the
-program's own clock, the mean step of rank 0 says what the cure gives: 1 − cured / faulty, the mean
-over the rounds, ± its standard error. The report on each faulty run is judged:
+In each round a program runs with its fault and without it, both recorded, in turns. The program's
+own clock measures the mean step of rank 0, which gives the gain of the cure: 1 − cured / faulty,
+the mean over the rounds, ± its standard error. The report on each faulty run is judged:
 
 - right: its first finding is the cause and blames the ranks at fault;
-- inside: the interval of the finding about the cause holds what the cure gives, give or take the
-  standard error of that.
+- inside: the interval of the finding about the cause contains the measured gain, give or take the
+  standard error of that gain.
 
-With --healthy nothing is wrong: right is a report that names no rank and no problem; with
---busy-host a busy loop for each CPU runs beside. All ranks have the same work: a run in which that
-took some ranks more CPU time than others (UNEVEN) says that the CPUs were not equally fast, as on a
-virtual machine whose neighbours are busy. Without --busy-host such a run does not count, and there
-is another one, up to TRIES. Printed are a line for each program, the totals
-and the confusion matrix. The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a
-job fails. Programs on two hosts need root and sshd (tests/support/hosts/hosts_rig.py), and are left
-out without.
+With --healthy the programs have no fault, and a report is right if it names no rank and no problem;
+with --busy-host a busy loop for each CPU runs at the same time. All ranks have the same work: if
+some ranks needed more CPU time for it than others (UNEVEN), the CPUs were not equally fast, as on a
+virtual machine whose neighbours are busy. Without --busy-host such a run does not count and is
+repeated, up to TRIES times. Prints a line for each program, the totals and the confusion matrix.
+The exit status is 1 if a goal is missed (95 % right, 90 % inside) or a job fails. Programs on two
+hosts need root and sshd (tests/support/hosts/hosts_rig.py), and are left out without them.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).resolve().parents[1] / "planted.py"
 TESTS = Path(__file__).resolve().parents[3] / "tests"
-#: Steps that count in nothing: the first ones are not among the report's either.
+#: First steps that do not count; the report leaves out its first ones as well.
 WARM_UP = 2
 JOB_SECONDS = 300
-#: A part of a run in which the ranks' CPU times differ by this share of the step is uneven. A step
-#: of a rank that mostly sleeps differs from others by 3 % of it, since rank 0 has more to do.
+#: A part of a run is uneven if the ranks' CPU times in it differ by this share of the step. If
+#: ranks mostly sleep, their CPU times differ by 3 % of the step, since rank 0 has more to do.
 UNEVEN, PARTS = 0.05, 4
 TRIES = 12
 
 
 class JobFailed(RuntimeError):
-    """A job did not come to its end; the text says how."""
+    """A job did not finish; the text says why."""
 
 
 class Runner:
@@ -66,7 +65,7 @@ class Runner:
 
     def __init__(self, busy_host: bool, rigs: contextlib.ExitStack, kept: bool = False) -> None:
         self.busy_host, self.rigs = busy_host, rigs
-        self.kept = kept  # nothing runs, all has run before
+        self.kept = kept  # run nothing: all recordings exist
         self.rig: Any = None
         self.failed: list[str] = []
         self.uneven: list[str] = []  # programs, once for each run that did not count
@@ -111,7 +110,7 @@ class Runner:
         return _mean(result)
 
     def round(self, row: Row, number: int, folder: Path) -> None:
-        """A run with the fault and one without it, each round in another order."""
+        """A run with the fault and one without it, in a different order each round."""
         program = row.program
         stem = "".join(one if one.isalnum() else "-" for one in program.name)
         if program.healthy:
@@ -153,7 +152,7 @@ def is_uneven(result: Path) -> bool:
 
 
 def verdict(path: Path) -> list[Finding]:
-    """What the report finds in a recording, best first."""
+    """The report's findings in a recording, best first."""
     from hvdtune.timeline.advice.verdict import findings
     from hvdtune.timeline.analysis.analyse import analyse
     from hvdtune.timeline.record.load import read_recording
@@ -162,7 +161,7 @@ def verdict(path: Path) -> list[Finding]:
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """All that is known about a program's runs."""
+    """All results of a program's runs."""
     program = row.program
     return {
         "program": program.name,
@@ -206,7 +205,7 @@ def chosen(args: argparse.Namespace) -> list[Program]:
     if not found:
         kind = "healthy" if args.healthy else "faulty"
         names = ", ".join(one.name for one in (HEALTHY if args.healthy else FAULTY))
-        sys.exit(f"No {kind} program is as asked for with --only and --np; there are: {names}.")
+        sys.exit(f"No {kind} program matches --only and --np; there are: {names}.")
     return found
 
 
@@ -242,12 +241,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", help="programs whose name contains this; may be repeated"
     )
-    parser.add_argument("--np", type=int, help="programs of so many ranks")
+    parser.add_argument("--np", type=int, help="programs with this number of ranks")
     parser.add_argument("--healthy", action="store_true", help="the programs without a fault")
     parser.add_argument(
         "--busy-host", action="store_true", help="healthy ones beside a busy loop for each CPU"
     )
-    parser.add_argument("--markdown", action="store_true", help="print the table for the docs, too")
+    parser.add_argument("--markdown", action="store_true", help="also print the table for the docs")
     parser.add_argument("--json", type=Path, help="append each program's results to this file")
     parser.add_argument("--keep", type=Path, help="keep the recordings in this folder")
     parser.add_argument(
@@ -267,7 +266,9 @@ def main() -> int:
         train(args.train, not args.cured, args.result)
         return 0
     if args.busy_host and not args.healthy:
-        parser.error("--busy-host is for --healthy: beside other programs the cures are not known")
+        parser.error(
+            "--busy-host needs --healthy: beside other programs the gain of a cure is not known"
+        )
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")
     if args.keep:

@@ -1,4 +1,4 @@
-"""Programs that run with a setting, an order or names that cost time."""
+"""Programs in which a setting, an order of tensors or their names cost time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ programs = Programs()
 
 THRESHOLD, CYCLE = "fusion threshold too small", "cycle time too long"
 NO_FUSION = {"HOROVOD_FUSION_THRESHOLD": "0"}
-#: Freed gradients stay with the process: new ones cost no page faults, which differ by rank.
+#: Freed gradients stay with the process, so new ones cause no page faults, which differ by rank.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * MIB), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
 MANY_NAMES = {"HOROVOD_CACHE_CAPACITY": "4096"}
 #: Starting an operation for each of these tensors takes more than computing can hide.

@@ -49,7 +49,7 @@ def _while(job: Job) -> None:
 
 @programs.faulty("all pause at random", PAUSES, ranks=4)
 def _pauses(job: Job) -> None:
-    # The same numbers on each rank: a shared file system that stops for all of them.
+    # The same numbers on each rank, like a shared file system that stops for all of them.
     shared = random.Random(3)
     stops = [step > 4 and shared.random() < 0.09 for step in range(100)]
     descend(job, steps=100, before=lambda step: pause(0.12 * (job.fault and stops[step])))

@@ -1,7 +1,8 @@
 """A training job in numbers: PyTorch's tensors reduced in place, computing played by sleeping.
 
-In place, since results take new memory, which costs time, too. Every rank is pinned to a CPU: where
-all sleep, the scheduler may put several ranks' threads on one CPU and leave the others idle.
+Tensors are reduced in place, because new memory for results also costs time. Every rank is pinned
+to a CPU: if all sleep, the scheduler may put several ranks' threads on one CPU and leave the others
+idle.
 """
 
 from __future__ import annotations
