@@ -62,8 +62,8 @@ def _add_mpijob_flags(job: Any) -> None:
         "--min-workers",
         type=_count,
         metavar="N",
-        help="make the job elastic: it begins with so many pods, and goes on while there are so "
-        "many; change the number of the MPIJob's workers at any time",
+        help="make the job elastic: it starts with N pods, and goes on as long as N are left; "
+        "change the number of the MPIJob's workers at any time",
     )
     job.add_argument(
         "--max-workers",
@@ -77,17 +77,17 @@ def _add_trainjob_flags(job: Any) -> None:
     job.add_argument(
         "--runtime",
         metavar="NAME",
-        help="a ClusterTrainingRuntime with an MPI policy (default: print a TrainingRuntime, too)",
+        help="a ClusterTrainingRuntime with an MPI policy (default: also print a TrainingRuntime)",
     )
 
 
 def _pods(args: argparse.Namespace) -> tuple[int, int] | None:
-    """The fewest and the most of an elastic job."""
+    """The fewest and the most pods of an elastic job."""
     from hvdtune.launch.errors import LaunchError
 
     if args.min_workers is None:
         if args.max_workers is not None:
-            raise LaunchError("--max-workers is for elastic jobs: give --min-workers, too.")
+            raise LaunchError("--max-workers is for elastic jobs: also give --min-workers.")
         return None
     return args.min_workers, args.max_workers or args.workers
 
