@@ -15,8 +15,8 @@ class Collective(ABC):
 
     `hvd` is the face, `arrays` the kind of arrays measured with. `size_bytes` is the size as
     nccl-tests counts it (see `metrics`), a multiple of `granularity`. `count` is nccl-tests'
-    column: the elements of the array, or of one rank's part for operations that gather or scatter. The
-    call is blocking; `run` keeps its result for `count_wrong`.
+    column: the elements of the array, or of one rank's part for operations that gather or scatter.
+    The call is blocking; `run` keeps its result for `count_wrong`.
     """
 
     redop = "none"

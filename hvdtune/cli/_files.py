@@ -28,4 +28,4 @@ def check_output(flag: str, path: str, read: Sequence[str] = ()) -> None:
         raise ValueError(f"{flag} {path} cannot be written: there is no folder {folder}")
     for one in read:
         if os.path.exists(path) and os.path.exists(one) and os.path.samefile(path, one):
-            raise ValueError(f"{flag} {path} would replace what is read: give another file")
+            raise ValueError(f"{flag} {path} would replace an input file: give another one")

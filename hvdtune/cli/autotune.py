@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = "list what is remembered, the newest last"
+    about = "list the stored profiles, the newest last"
     command = commands.add_parser("list", help=about, description=about)
     _add_store(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")

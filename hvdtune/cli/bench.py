@@ -21,10 +21,10 @@ its own as in training. Results are checked. Without arguments it takes about a 
 EPILOG = """\
 columns:
   time     mean over ranks and iterations; out of place, it includes allocating the result
-  p50 p99  percentiles of the same durations (in place where the operation has such a form)
+  p50 p99  percentiles of the same durations (in place if the operation has such a form)
   algbw    size / time; busbw: algbw x nccl-tests' factor; 1 GB = 10^9 bytes
   share    the time of copies through memory / the time measured (from 64 KiB on); above 100 %
-           where pieces stay in cache
+           if pieces stay in cache
   #wrong   wrong elements on all ranks
 
 examples:

@@ -1,4 +1,4 @@
-"""Collectives on memory: what every face is built on.
+"""Collectives on memory, the base of every face.
 
 An operation is submitted with the addresses of its tensors and gets a handle; `synchronize` waits
 for it and returns the framework's result.
@@ -579,7 +579,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 def _has_ended(engine: Any, handle: int) -> bool:
     try:
         return bool(engine.poll(handle))
-    except ValueError:  # fetched: its error is what was raised
+    except ValueError:  # it was fetched and has raised its error
         return True
 
 

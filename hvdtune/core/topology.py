@@ -74,7 +74,7 @@ def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     if whole.rank not in members:
         raise ValueError(
             f"init(comm={members}): this process, rank {whole.rank} of {whole.size}, is not in "
-            "the list; it can take part in a job of other ranks, or in none"
+            "the list; it can join a job of other ranks, or none"
         )
     # On one host the local ranks may be in any order (mpirun's are).
     first_of_host = 0 if whole.local_size == whole.size else whole.rank - whole.local_rank

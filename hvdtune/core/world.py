@@ -108,7 +108,7 @@ def absence(call: str = "") -> str:
         return (
             f"{call or _call_of_program()} before the elastic function: this process has come to a "
             "job that runs already, and the other processes do not call it. Collectives belong "
-            "into the function that hvd.elastic.run decorates; rank(), size() and the like answer."
+            "in the function that hvd.elastic.run decorates; rank(), size() and the like answer."
         )
     if not _is_fork or _topology is None:
         return "Horovod has not been initialized; use hvd.init()."

@@ -30,7 +30,7 @@ class ConfigFile:
     known: set[str] = field(default_factory=lambda: {k.yaml for k in KNOBS.values() if k.yaml})
 
     def notices(self) -> list[str]:
-        """A sentence about each key that nobody knows."""
+        """A sentence about each unknown key."""
         sentences = []
         for key in self.others:
             near = _nearest(key, self.known)

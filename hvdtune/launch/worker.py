@@ -19,7 +19,7 @@ PEER_ERROR = "HorovodInternalError"
 
 
 class Worker:
-    """A worker on this host, with its `process`, or one behind a `connection`.
+    """A worker on this host, with its `process`, or one reached over a `connection`.
 
     `number` is its own in the job, `slot` its place when it started. `code` is its exit code once
     it has ended, -N for signal N; `loss` says why its end is unknown.

@@ -144,7 +144,7 @@ class Workers:
             try:
                 self._take(connection, frame)
             except ValueError as error:
-                connection.complain(f"what came from the host is not the agent's: {error}")
+                connection.complain(f"the host's output is not the agent's: {error}")
                 frames = None
                 break
         if frames is None:

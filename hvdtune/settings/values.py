@@ -1,4 +1,4 @@
-"""What one setting is, and how its text becomes a value.
+"""One setting, and how its text becomes a value.
 
 `knobs` holds the table; this module knows the kinds of values the table uses. Text comes from
 environment variables, command-line flags and YAML files; all three go through `parse`, so a setting

@@ -215,7 +215,7 @@ class Connection:
             try:
                 yield from reader.feed(data)
             except ValueError as error:
-                raise ConnectionError(f"what it says is no message: {error}") from None
+                raise ConnectionError(f"its message cannot be read: {error}") from None
 
     def _say(self, kind: str, **fields: Any) -> None:
         """Send a message. If the driver has gone, the thread that reads will notice."""

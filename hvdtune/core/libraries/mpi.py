@@ -103,7 +103,7 @@ def choose(environ: Mapping[str, str], named: str, processes: int) -> MpiLibrary
     Raises ValueError if there is none, or none that knows these processes as one job.
     """
     if named and not family_of(named):
-        raise ValueError(f"HVDTUNE_MPI_LIBRARY={named} is no MPI library that can be read")
+        raise ValueError(f"HVDTUNE_MPI_LIBRARY={named} is not a readable MPI library")
     every = find_all(environ, named)
     loaded = next((library for library in every if library.found == "loaded"), None)
     family = launcher_family(environ)

@@ -39,7 +39,7 @@ def check(comm: Any) -> None:
         raise ValueError(f"{comm!r} cannot be used: MPI is {state} in this process")
     if comm == mpi.COMM_NULL:
         raise ValueError(
-            "MPI.COMM_NULL is no communicator: this process is in none of those that were made, "
+            "MPI.COMM_NULL is no communicator: this process is in none of the new communicators, "
             "so it must not pass one"
         )
     if comm.Is_inter():

@@ -49,7 +49,7 @@ def exchange(seeker: Seeker, text: str) -> str:
         if seeker.seconds_left() <= 0:
             raise TooLate(
                 f"{host}: {reason or 'rank 0 has not told its address there'}; if it is rank 0's "
-                f"own address, set {network.SECRET}, too"
+                f"own address, also set {network.SECRET}"
             )
         time.sleep(_PAUSE)
 
@@ -78,7 +78,7 @@ def _request(place: tuple[str, int], verb: str, path: str, body: str | None) -> 
         except OSError as error:
             return 0, error.strerror or str(error)
         except http.client.HTTPException:
-            return -1, "what listens there is no HTTP server"
+            return -1, "no HTTP server listens there"
     return answer.status, said if answer.status == _OK else f"{verb} gave {answer.status}"
 
 

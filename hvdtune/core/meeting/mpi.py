@@ -114,7 +114,7 @@ class _Mpi:
         thread.start()
         thread.join(self._seeker.seconds_left())
         if thread.is_alive():
-            raise TooLate("MPI_Init did not come back")
+            raise TooLate("MPI_Init did not return")
         if codes != [_SUCCESS]:
             raise Failed(f"MPI_Init gave {codes}")
         atexit.register(self._finalize, os.getpid())
@@ -148,7 +148,7 @@ class _Mpi:
             if done.value:
                 return
             if self._seeker.seconds_left() <= 0:
-                raise TooLate("all are waited for")
+                raise TooLate("not all processes have come")
             time.sleep(_PAUSE)
 
     def _check(self, name: str, *arguments: Any) -> None:

@@ -98,7 +98,7 @@ def _learn(seeker: Seeker, place: tuple[str, int]) -> str:
         else:
             if credential:
                 return _read(seeker, credential)
-            reason = "nothing was said"
+            reason = "nothing was sent"
         if seeker.seconds_left() <= 0:
             raise TooLate(f"{place[0]}:{place[1]}: {reason}")
         time.sleep(_PAUSE)

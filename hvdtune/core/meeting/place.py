@@ -44,7 +44,7 @@ def read(text: str) -> Place:
     """Parse the text of `Place.text`. Raises ValueError, which does not quote the text."""
     form, *rest = text.split(",")
     if form != _FORM or len(rest) < 3 or not rest[0].isdecimal():
-        raise ValueError("rank 0 told something that this version of hvdtune does not understand")
+        raise ValueError("this version of hvdtune does not understand the message of rank 0")
     port, secret, *hosts = rest
     return Place(tuple(hosts), int(port), secret)
 

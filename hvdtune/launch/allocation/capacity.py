@@ -78,7 +78,7 @@ def _limits(files: int) -> Iterator[Limit]:
         most = _number(f"/proc/sys/kernel/{name}")
         if most is not None:
             room = most - threads - _SPARE_PROCESSES
-            yield room, f"the kernel allows {most} (kernel.{name}), and {threads} are there"
+            yield room, f"the kernel allows {most} (kernel.{name}), and {threads} are running"
     yield from _limits_of_user()
     yield from _limits_of_group()
     if files:
@@ -116,7 +116,7 @@ def _limits_of_user() -> Iterator[Limit]:
             if fields.get("Uid", "").split()[:1] == [user]:
                 threads += int(fields.get("Threads", "1"))
     room = most - threads - _SPARE_PROCESSES
-    yield room, f"this user may have {most} (ulimit -u), and {threads} are there"
+    yield room, f"this user may have {most} (ulimit -u), and {threads} are running"
 
 
 def _limits_of_group() -> Iterator[Limit]:
@@ -125,7 +125,7 @@ def _limits_of_group() -> Iterator[Limit]:
         most, there = _number(folder / "pids.max"), _number(folder / "pids.current")
         if most is not None and there is not None:
             room = most - there - _SPARE_PROCESSES
-            yield room, f"its control group may have {most} (pids.max), and {there} are there"
+            yield room, f"its control group may have {most} (pids.max), and {there} are running"
 
 
 def _free_memory() -> int | None:

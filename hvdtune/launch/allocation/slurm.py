@@ -52,7 +52,7 @@ def expand_nodelist(text: str) -> Iterator[str]:
                 raise LaunchError(f"the list of nodes {text!r} names more than {_MOST_HOSTS}.")
             yield name
     if not found:
-        raise LaunchError(f"the list of nodes {text!r} names none.")
+        raise LaunchError(f"the list of nodes {text!r} names no node.")
 
 
 def _split(text: str) -> list[str]:

@@ -148,7 +148,7 @@ def _is_there(module: str) -> bool:
         return False
 
 
-# ---- what tensors travel through ----
+# ---- data planes ----
 
 
 def _shared_memory(environ: Mapping[str, str]) -> list[Finding]:
@@ -173,7 +173,7 @@ def _shared_memory(environ: Mapping[str, str]) -> list[Finding]:
                 section,
                 name,
                 "broken",
-                f"64 MiB cannot be had: {error.strerror}",
+                f"64 MiB cannot be allocated: {error.strerror}",
                 "a higher memory limit of the container or the user",
             )
         ]
@@ -262,7 +262,7 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Data planes", "Gloo", "ok", path)]
 
 
-# ---- what starts jobs ----
+# ---- launchers ----
 
 
 def _launchers(environ: Mapping[str, str]) -> list[Finding]:

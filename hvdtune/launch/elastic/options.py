@@ -247,8 +247,8 @@ def settle(given: Mapping[str, tuple[str, Any]]) -> tuple[Options, list[str]]:
         return options, [f"{given['slots'][0]} has no effect: no script prints the hosts."]
     if options.max_np is not None:
         raise LaunchError(
-            f"{given['max_np'][0]} is for elastic jobs: give --min-np or --host-discovery-script, "
-            "too."
+            f"{given['max_np'][0]} is for elastic jobs: also give --min-np or "
+            "--host-discovery-script."
         )
     return Options(), [
         f"{name} has no effect: neither --min-np nor --host-discovery-script make the job elastic."

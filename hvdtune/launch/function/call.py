@@ -110,7 +110,7 @@ def _result(rank: int, file: IO[bytes]) -> Any:
     try:
         return pickle.load(file)
     except Exception as error:
-        raise RuntimeError(f"What rank {rank} returned cannot be read here: {error}") from error
+        raise RuntimeError(f"The result of rank {rank} cannot be read here: {error}") from error
 
 
 # ---- output ----

@@ -152,7 +152,7 @@ def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
 
 
 def _warn_of_unused(**arguments: Any) -> None:
-    """Horovod takes these without a word where they have nothing to do."""
+    """Warn about arguments without effect, which Horovod ignores silently."""
     why = {"mpi_args": "mpirun does not start the job"}
     for name, value in arguments.items():
         if value:
@@ -187,7 +187,7 @@ def _hosts(
         found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
     else:
         found = [host_lists.Host("localhost", count)]
-    # A file for each result is open here, and in the launcher beside the pipes.
+    # A file for each result is open here, and in the launcher besides its pipes.
     capacity.require_room(found, count, "num_proc", capacity.PIPES + 1, own_files=1)
     host_lists.require_local(host_lists.assign_ranks(found, count))
     return found

@@ -68,7 +68,7 @@ def _store(value: object, descriptor: int) -> int:
             cloudpickle.dump(value, file)
     except Exception as error:
         print(
-            f"What the function returned, a {type(value).__qualname__}, cannot be sent to the "
+            f"The function's result, a {type(value).__qualname__}, cannot be sent to the "
             f"caller: {_words(error)}",
             file=sys.stderr,
         )

@@ -113,7 +113,7 @@ def check(job: Job, longest_name: int) -> None:
     for flag, quantity in (("--cpus", job.cpus), ("--memory", job.memory)):
         if quantity is not None and not re.fullmatch(_QUANTITY, quantity):
             raise LaunchError(
-                f"{flag} is {quantity!r}, which is not accepted: give a quantity of Kubernetes, "
+                f"{flag} is {quantity!r}, which is not accepted: give a Kubernetes quantity, "
                 "such as 4, 500m or 16Gi."
             )
     if job.slots > MAX_RANKS_PER_HOST:

@@ -206,7 +206,7 @@ def _words(problems: Mapping[str, str]) -> str:
     return "; ".join([*named, *([f"and {more} more hosts cannot be used"] if more else [])]) + "."
 
 
-# ---- what was found out before ------------------------------------------------------------------
+# ---- the cache of facts -------------------------------------------------------------------------
 
 
 def cache_file(environ: Mapping[str, str]) -> Path | None:

@@ -132,7 +132,7 @@ class Connection:
         try:
             return list(self._reader.feed(data))
         except FrameError as error:
-            self.complain(f"what came from the host is not the agent's: {error}")
+            self.complain(f"the host's output is not the agent's: {error}")
             return None
 
     def complaints(self) -> tuple[bytes, bool]:

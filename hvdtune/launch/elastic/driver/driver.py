@@ -102,7 +102,7 @@ class Driver:
             os.set_blocking(end, False)
         selector.register(self._wakeup, selectors.EVENT_READ, self._take_posted)
 
-    # ---- what happens ----------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def hosts(self, found: Sequence[Host]) -> None:
         """Discovery has found these hosts."""
@@ -214,7 +214,7 @@ class Driver:
         os.close(self._wakeup)
         os.close(self._waker)
 
-    # ---- what is to be done ----------------------------------------------------------------------
+    # ---- actions ---------------------------------------------------------------------------------
 
     def variables(self, order: Start, address: str = _LOOPBACK, at: str = "") -> dict[str, str]:
         """The variables that a process gets when it starts, besides those of the job.

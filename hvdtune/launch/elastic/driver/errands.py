@@ -1,4 +1,4 @@
-"""Short programs that run beside the job: its discovery script, health checks, look-ups of names.
+"""Short programs that run alongside the job: discovery script, health checks, look-ups of names.
 
 None can block the job: their output is read as it arrives, and each has a deadline.
 """

@@ -1,4 +1,4 @@
-"""A process that asks the resolver about hosts, which may take as long as it likes."""
+"""A process that asks the resolver about hosts, however long that takes."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Processes:
         # When the next step is due, and whether SIGKILL has been sent, by number of the worker.
         self._dying: dict[int, tuple[float, bool]] = {}
 
-    # ---- what the driver asks for ----------------------------------------------------------------
+    # ---- the driver's requests -------------------------------------------------------------------
 
     def start(self, order: Start) -> None:
         """Start a process as soon as its host is known to be fit for it."""
@@ -279,7 +279,7 @@ class Processes:
             self._check_facts(host, found)
             host.facts = found
         except (TypeError, KeyError, AttributeError):
-            raise ValueError("facts that are none") from None
+            raise ValueError("its facts are malformed") from None
         except LaunchError as error:
             self._refuse(host, str(error).rstrip("."))
             connection.end()
@@ -318,9 +318,9 @@ class Processes:
         """A host's connection has ended; the ends of its workers have been reported already."""
         host = self._hosts[connection.hostname]
         host.connection = host.facts = None
-        self._refuse(host, connection.last_complaint or "ssh has ended without a word")
+        self._refuse(host, connection.last_complaint or "ssh has ended without a message")
 
-    # ---- what becomes of them --------------------------------------------------------------------
+    # ---- starts and ends of processes ------------------------------------------------------------
 
     def started(self, worker: Worker) -> None:
         """A process runs."""
