@@ -70,7 +70,7 @@ def _records(
     with tempfile.TemporaryFile(prefix="hvdtune-bench-") as file, contextlib.ExitStack() as stack:
         plan_path = _path_of(file.fileno())
         plan.save(plan_path)
-        # Our end for writing stays open, so that no end of file precedes rank 0's.
+        # Our write end stays open: otherwise the pipe would end before rank 0 opens its own.
         pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for descriptor in (pipe, write_end):
             stack.callback(os.close, descriptor)

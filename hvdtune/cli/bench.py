@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="N",
         help="timed iterations of each case (default: as many as fit in "
-        f"{SWEEP_BUDGET} s a size, {WORKLOAD_BUDGET:g} s a workload)",
+        f"{SWEEP_BUDGET} s per size, {WORKLOAD_BUDGET:g} s per workload)",
     )
     how.add_argument(
         "-w",

@@ -30,14 +30,19 @@ def _add_kind(kinds: Any, name: str, words: str, add_own: Callable[[Any], None])
     job.add_argument(
         "--workers", type=_count, default=1, metavar="N", help="pods that train (default: 1)"
     )
-    job.add_argument("--namespace", help="where to create it")
+    job.add_argument("--namespace", help="namespace to create it in")
     job.add_argument("--cpus", metavar="N", help="CPUs of a pod that trains: 4 or 500m")
     job.add_argument("--memory", metavar="SIZE", help="memory of a pod that trains: 16Gi")
     job.add_argument(
         "--gpus", type=_count, default=0, metavar="N", help="GPUs of a pod that trains"
     )
     job.add_argument(
-        "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="a further variable"
+        "-e",
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an additional variable",
     )
     add_own(job)
     add_knob_flags(kind)

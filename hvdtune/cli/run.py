@@ -66,15 +66,15 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     )
     method.add_argument("--jsrun", action="store_true", help="start the processes with LSF's jsrun")
     job.add_argument(
-        "--mpi-args", metavar='"ARGS"', help='further words for mpirun: --mpi-args="-x NAME"'
+        "--mpi-args", metavar='"ARGS"', help='more words for mpirun: --mpi-args="-x NAME"'
     )
     job.add_argument(
         "--binding-args", metavar='"ARGS"', help="for mpirun instead of -bind-to none -map-by slot"
     )
     job.add_argument(
-        "--dry-run", action="store_true", help="print the commands that would be run, run nothing"
+        "--dry-run", action="store_true", help="print the commands without running them"
     )
-    job.add_argument("--config-file", metavar="FILE", help="settings in YAML")
+    job.add_argument("--config-file", metavar="FILE", help="read settings from this YAML file")
     job.add_argument(
         "--network-interfaces",
         "--network-interface",
@@ -109,7 +109,9 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put the time before each line of output",
     )
-    output.add_argument("--verbose", action="store_true", help="say what is started and what ends")
+    output.add_argument(
+        "--verbose", action="store_true", help="report each process that starts or ends"
+    )
 
 
 def _count(text: str) -> int:

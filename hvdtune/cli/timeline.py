@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the sub-commands."""
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     about = "print a verdict, the ranks that were late and where the time went"
-    about += "; of a file in Horovod's layout (of a recording of all ranks: hvdtune report)"
+    about += "; for a file in Horovod's layout (for a recording of all ranks: hvdtune report)"
     command = commands.add_parser("summary", help=about, description=about)
     _add_file(command, "a timeline in Horovod's layout")
     command.add_argument(

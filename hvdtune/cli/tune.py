@@ -65,13 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--skip-steps", type=_steps, default=3, metavar="N",
-        help="steps left out after every start (default: 3)",
+        help="steps not measured after every start (default: 3)",
     )  # fmt: skip
     parser.add_argument(
         "--show-output", action="store_true",
-        help="pass the program's output on to stderr, instead of its last lines when it fails",
+        help="show the program's output on stderr, not only its last lines if it fails",
     )  # fmt: skip
-    parser.add_argument("--config-file", metavar="FILE", help="settings in YAML")
+    parser.add_argument("--config-file", metavar="FILE", help="read settings from this YAML file")
     add_knob_flags(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 

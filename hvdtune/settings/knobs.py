@@ -89,8 +89,8 @@ _TABLE = (
     ),
     Knob(
         "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", 0,
-        "Threads that help each rank copy and reduce large messages in shared memory. auto: as "
-        "many as the CPUs left over after one per rank allow, but at most 3.",
+        "Threads that help each rank copy and reduce large messages in shared memory. auto "
+        "shares out the CPUs left over after one per rank, at most 3 per rank.",
         flags=("--reduction-threads",), yaml="params.reduction_threads",
         minimum=0, maximum=16,
     ),

@@ -1,4 +1,4 @@
-"""A wait for slots: it prints a line every few seconds, and ends some day."""
+"""A wait for slots: a line every few seconds, and a time limit."""
 
 from __future__ import annotations
 

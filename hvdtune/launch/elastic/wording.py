@@ -15,7 +15,7 @@ NO_STATE = "No hosts from previous set remaining, unable to broadcast state"
 
 
 def too_many_resets(limit: int) -> str:
-    """The end of a job that would form anew too often; with Horovod's words."""
+    """Why a job ends that would form anew too often; with Horovod's words."""
     return (
         f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
     )
