@@ -1,8 +1,8 @@
 """hvdtune: Horovod's API on an engine of its own, with the tools to make it fast.
 
 ``import hvdtune as hvd`` is the framework-neutral face, on NumPy arrays; ``hvdtune.torch`` is the
-one for PyTorch. Importing this module loads no framework, not even NumPy: the array functions come
-when they are first used.
+one for PyTorch. Importing this module loads no framework, not even NumPy: the array functions are
+imported when they are first used.
 """
 
 # ruff: noqa: F405 (the array functions, by a star below)
@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys as _sys
 
 if getattr(_sys, "argv", None) and _sys.argv[0].endswith(("/hvdtune", "/horovodrun")):
-    # This is the command, and Ctrl-C during the imports is to end it without a traceback. The
-    # module is built in: even importing `signal` would take longer than all that came before.
+    # This is the command: Ctrl-C during the imports must end it without a traceback. The module is
+    # built in: even importing `signal` would take longer than all the imports before it.
     import _signal  # type: ignore[import-not-found]
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -26,7 +26,7 @@ _IS_HANDED_OVER = uncompiled.hand_over(__version__, __path__)
 if not _IS_HANDED_OVER:
     from hvdtune import bootstrap
 
-    bootstrap.isolate()  # before anything is imported that a user's file may have the name of
+    bootstrap.isolate()  # before any import that a user's file of the same name could catch
 
 from types import ModuleType  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402

@@ -1,7 +1,7 @@
 """`python -m hvdtune train.py …`: run a script with `import horovod` led to hvdtune.
 
-It takes the place of the script's own interpreter line, under mpirun or srun too. Where no file is
-named, `python -m hvdtune VERB …` is the `hvdtune` command.
+It replaces the script's own interpreter, also under mpirun or srun. If no file is named,
+`python -m hvdtune VERB …` is the `hvdtune` command.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ usage: python -m hvdtune SCRIPT.py [argument …]
        python -m hvdtune -c CODE [argument …]
 
 Runs a Python program as `python` does, with `import horovod` led to hvdtune, without a launcher
-of its own: also in mpirun -np 4 python -m hvdtune train.py. With the name of a command in place
-of a script's it is the same as:
+of its own: also in mpirun -np 4 python -m hvdtune train.py. With the name of a command instead
+of a script it is the same as:
 """
 
 

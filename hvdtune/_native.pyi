@@ -1,7 +1,7 @@
 """The native module, built from native/python. Use it through hvdtune.core.
 
-What concerns the job (a mismatch, a dead rank, its end) raises HorovodInternalError, what concerns
-an argument ValueError. Every call that may wait releases the GIL.
+Errors of the job (a mismatch, a dead rank, its end) raise HorovodInternalError, errors of an
+argument ValueError. Every call that may wait releases the GIL.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,31 +17,31 @@ gpus: bool  # whether tensors on GPUs can be submitted, given the libraries
 DTYPES: dict[str, int]
 """The codes of dtypes, by name."""
 OP_KINDS: dict[str, int]
-"""The codes of what ranks can ask the engine for: `allreduce`, …, `remove_process_set`."""
+"""The codes of the operations that ranks can submit: `allreduce`, …, `remove_process_set`."""
 MARKS: dict[str, int]
-"""The kinds of marks that Python's side sets: `stall`, `autotune`, `straggler`, `user`, `phase`."""
+"""The kinds of marks that Python sets: `stall`, `autotune`, `straggler`, `user`, `phase`."""
 
 class Running:
-    """Which engine runs in this process."""
+    """The engine that runs in this process."""
 
     engine: Engine | None
 
 def begin_running(engine: Engine) -> None:
-    """From now on what frameworks' threads call without Python uses this engine."""
+    """From now on calls from frameworks' threads, without Python, use this engine."""
 
 def end_running(absence: str) -> None:
-    """From now on there is none: what they call fails with this sentence."""
+    """From now on there is no engine: such calls fail with this sentence."""
 
 def steps_ended() -> int:
-    """How many steps of this process have ended that a graph has told of, and that count."""
+    """How many steps of this process have ended that a graph has reported and that count."""
 
 def leave_steps_to_program() -> None:
-    """From now on the program tells of its steps itself: graphs tell of none."""
+    """From now on the program reports its steps itself: graphs report none."""
 
 def find_mxnet(library: int) -> None:
     """Find MXNet's functions in its library, given by dlopen()'s handle.
 
-    Before the first `push_mxnet`. Raises ValueError with the names of those that it lacks.
+    Before the first `push_mxnet`. Raises ValueError with the names of missing functions.
     """
 
 def push_mxnet(
@@ -59,12 +59,13 @@ def push_mxnet(
     tied: Sequence[int],
     priority: int,
 ) -> None:
-    """Push an operation from NDArrays into as many, given by their handles, to MXNet's engine.
+    """Push an operation from NDArrays to as many others, given by their handles, to MXNet's engine.
 
-    The same arrays twice: in place. Returns at once. Raises ValueError or HorovodInternalError for
-    what can be refused at once; the rest is MXNet's error where an output is read. `cacheable`:
-    whether the name will come again. `tied`: further NDArrays that keep operations with this name
-    apart: one that has an array of the last operation's in it, or among its own, comes after it.
+    If both are the same arrays, it is in place. Returns at once. Raises ValueError or
+    HorovodInternalError for errors that are known at once; MXNet raises the others when an output
+    is read. `cacheable`: whether the name will be used again. `tied`: further NDArrays that order
+    operations with this name: one that has an array in common with the last operation, among its
+    own or its `tied` ones, runs after it.
     """
 
 def push_mxnet_step_mark(arrays: Sequence[int]) -> None:
@@ -73,8 +74,8 @@ def push_mxnet_step_mark(arrays: Sequence[int]) -> None:
 def register_tensorflow(library: str) -> None:
     """Register Horovod's operations with the TensorFlow whose framework library this is.
 
-    Once. Raises ValueError, and registers nothing, if the library is not loaded, or with the names
-    of the functions that it lacks.
+    Once. Raises ValueError, and registers nothing, if the library is not loaded, or, with their
+    names, if it lacks functions.
     """
 
 def register_tensorflow_xla(library: str) -> None:
@@ -82,7 +83,7 @@ def register_tensorflow_xla(library: str) -> None:
 
     `hvdtune_collective`, `hvdtune_place` and `hvdtune_step_end`; native/faces/xla/untyped_call.h
     has their texts. Once.
-    Raises ValueError, and registers nothing, if the library is not loaded, or with what it lacks.
+    Raises ValueError, and registers nothing, if the library is not loaded or lacks something.
     """
 
 def xla_collective_call() -> object:
@@ -90,14 +91,15 @@ def xla_collective_call() -> object:
 
     Its attributes: `name`, a string; `numbers`, int64: the kind, the operator, the root, the
     process set's number, whether it is a group, the set's size, this rank's place in it, whether
-    all ranks bring as many rows; `factors`, float64, before and after a reduction; `splits`, int64.
+    all ranks have equally many rows; `factors`, float64, before and after a reduction; `splits`,
+    int64.
     """
 
 class Pending:
-    """An operation whose result nobody has fetched.
+    """An operation whose result has not been fetched.
 
-    `memory` must live until it is done; `finish` makes the result of what the engine returns. If
-    `finish` is None, the result is known: `result`.
+    `memory` must live until it is done; `finish` makes the result from the engine's outputs. If
+    `finish` is None, `result` is the result.
     """
 
     engine: Engine
@@ -112,8 +114,8 @@ class Pending:
 class HotCalls:
     """The calls that are made for every gradient, as one step from a face to the engine.
 
-    `running` has the engine; `pending` is where operations are kept, by handle, until their results
-    are fetched; `id_of` tells the number of any process set but `whole_job`.
+    `running` has the engine; `pending` holds operations, by handle, until their results are
+    fetched; `id_of` gives the number of any process set except `whole_job`.
     """
 
     def __init__(
@@ -135,10 +137,10 @@ class HotCalls:
         process_set: Any,
         /,
     ) -> int | None:
-        """Allreduce one named torch tensor or array in place; its handle.
+        """Allreduce one named torch tensor or array in place; returns its handle.
 
         `codes` are dtype codes by the tensor's dtype; the rest is what a face's `allreduce` takes.
-        None, and nothing is submitted, for whatever cannot be handed over as it is.
+        Returns None, and submits nothing, if the tensor cannot be submitted as it is.
         """
 
     def allreduce_at_once(
@@ -154,9 +156,9 @@ class HotCalls:
         output: Any = ...,
         /,
     ) -> bool:
-        """`submit_in_place`, and wait, which is cheaper in one; False where that gives None.
+        """`submit_in_place` and wait, in one cheaper call; False if that would return None.
 
-        Small tensors need no coordinator when all ranks do this. With `output`, of the same type
+        Small tensors need no coordinator if all ranks call this. With `output`, of the same type
         and shape, the result goes there and `tensor` stays as it is.
         """
 
@@ -177,24 +179,24 @@ class HotCalls:
         """One named allgather, broadcast, alltoall (of equal parts) or reducescatter, and wait.
 
         `make_output(tensor, rows)` gives the tensor for the result, of `tensor`'s type and shape
-        but for `rows` rows (None: as many); without it a broadcast is in place. Returns that
-        tensor, or (outputs, numbers) as `Engine.collect` where the ranks brought unequal lengths.
-        None, and nothing is submitted, for whatever cannot be handed over as it is, and for large
-        results whose length the others decide. `root` is for broadcasts, what follows for
+        except for `rows` rows (None: as many); without it a broadcast is in place. Returns that
+        tensor, or (outputs, numbers) as `Engine.collect` if the ranks had unequal lengths. Returns
+        None, and submits nothing, if the tensor cannot be submitted as it is, and for large results
+        whose length the others decide. `root` is for broadcasts, the arguments after it for
         reducescatters.
         """
 
     def barrier_at_once(self, process_set: Any, /) -> bool:
-        """Wait for all ranks of the set; False, and nothing happens, when no engine runs."""
+        """Wait for all ranks of the set; False, without waiting, if no engine runs."""
 
     def collect_in_place(self, handle: int, /) -> Any:
-        """Wait for a handle of `submit_in_place`; its tensor. None for any other handle."""
+        """Wait for a handle of `submit_in_place` and return its tensor; None for other handles."""
 
 class AllreducePlan:
-    """Allreduces in place that are made together, again and again, as those of gradients.
+    """Allreduces in place that are made together, again and again, such as those of gradients.
 
-    From the third time on the engine is asked for all tensors at once that are of the type and
-    shape of the time before.
+    From the third time on the engine gets in one call all tensors that have the same type and
+    shape as the time before.
     """
 
     def __init__(
@@ -208,19 +210,19 @@ class AllreducePlan:
         process_set: Any,
     ) -> None: ...
     def reduce(self, tensors: list[Any], outcomes: list[int | bool | None], /) -> bool:
-        """`submit_in_place` of one tensor a name, then wait for all; whether all are reduced.
+        """`submit_in_place` of one tensor per name, then wait for all; whether all are reduced.
 
-        `outcomes` gets one item for each: None if it is reduced, False if it is not one that can be
-        handed over as it is, else a handle: the operation has failed, or this call was interrupted.
-        When one is refused, which raises, it and those behind it have no item.
+        `outcomes` gets one item for each: None if it is reduced, False if it cannot be submitted
+        as it is, otherwise a handle: the operation has failed, or this call was interrupted. If one
+        is refused, which raises an error, it and those after it have no item.
         """
 
 class StepState:
-    """What the hooks of one optimizer share: how far it is in its step.
+    """The shared state of one optimizer's hooks: its progress in the step.
 
     `only_notes`: in a parameter's last backward pass of the step, as long as autograd builds no
-    graph (`grad_enabled()` is false), there is nothing to do but to note it. In all other cases a
-    hook calls `otherwise(hook)`. `pending`: some hook has noted it.
+    graph (`grad_enabled()` is false), a hook only notes the parameter. In all other cases it
+    calls `otherwise(hook)`. `pending`: some hook has noted a parameter.
     """
 
     only_notes: bool
@@ -261,22 +263,22 @@ class Cancellation:
         """Engine() with this in its options raises HorovodInternalError, with this sentence."""
 
 class Beats:
-    """A thread that sends `line` to a socket every so many `seconds`, without Python's lock."""
+    """A thread that sends `line` to a socket every `seconds`, without Python's lock."""
 
     def __init__(self, socket: int, line: bytes, seconds: float) -> None:
         """Begin. The socket, a descriptor, may be closed: the connection stays open until `stop`.
 
-        Raises ValueError if it is none.
+        Raises ValueError if it is no socket.
         """
 
     def keep(self) -> None:
-        """Go on until the process has ended, whatever becomes of this object."""
+        """Go on until the process has ended, even if this object is deleted."""
 
     def stop(self) -> None:
-        """Return when the thread has ended. In a fork, which does not have it, nothing."""
+        """Return when the thread has ended. Does nothing in a fork, which has no such thread."""
 
 class EngineOptions:
-    """What an engine needs to know; every field is required."""
+    """The parameters of an engine; every field is required."""
 
     def __init__(
         self,
@@ -350,13 +352,13 @@ class EngineOptions:
     ) -> None: ...
 
 class DeviceDone:
-    """When a GPU will be done with an operation that is done for the host."""
+    """Waits for a GPU's part of an operation that is done for the host."""
 
     def let_wait(self, stream: int) -> None:
-        """What `stream` is given from now on begins after it."""
+        """Work that `stream` gets from now on begins after it."""
 
     def wait(self) -> None:
-        """Wait for it."""
+        """Wait on the host until it is done."""
 
 class DeviceArray:
     """An array in a GPU's memory, contiguous; bfloat16 as int16 bits."""
@@ -393,18 +395,18 @@ class Engine:
         device: int = ...,
         streams: Sequence[int] = ...,
     ) -> int:
-        """Hand an operation over; its handle.
+        """Submit an operation; returns its handle.
 
         A tensor is (input address, output address or 0, dtype code, shape); its memory must live
         until the operation is done. An output address of 0 lets the engine allocate the result.
         Addresses are those of GPU `device`, or -1 for the host; the tensors can be used after the
-        work up to now of `streams`.
+        work that `streams` have now.
         """
 
     def device_of(self, pointer: int) -> int:
-        """The GPU in whose memory an address is; of 0, the one in use.
+        """The GPU whose memory contains an address; for 0, the current one.
 
-        Raises ValueError where it is in none's.
+        Raises ValueError if no GPU's does.
         """
 
     def device_memory(self, shape: Sequence[int], dtype: int, device: int) -> DeviceArray:
@@ -413,8 +415,8 @@ class Engine:
     def allocate_shared(self, bytes: int) -> SharedBlock:
         """Zeroed memory for tensors that are reduced often.
 
-        What all ranks have in such memory is reduced in place, without packing, from the second
-        time that its name is used. Raises ValueError where there is no such memory, or not enough.
+        Tensors of all ranks in such memory are reduced in place, without packing, from the second
+        use of their name on. Raises ValueError if there is no such memory, or not enough.
         """
 
     def poll(self, handle: int) -> bool:
@@ -434,12 +436,12 @@ class Engine:
     def collect(self, handle: int, /) -> tuple[Any, ...] | None:
         """`wait` and `take`; None as well when there are no results.
 
-        For tensors on a GPU the arrays are DeviceArrays, and a DeviceDone follows where the GPU may
+        For tensors on a GPU the arrays are DeviceArrays, and a DeviceDone follows if the GPU may
         not be done.
         """
 
     def join(self, device: int = ...) -> int:
-        """Take part with zeros until all ranks have joined; a handle, done then.
+        """Contribute zeros until all ranks have joined; returns a handle, done then.
 
         `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
         there.
@@ -448,14 +450,14 @@ class Engine:
     def add_process_set(self, ranks: Sequence[int]) -> int:
         """Ask for a new process set, as all ranks must; a handle, done when all have.
 
-        `take` raises ValueError on every rank when the ranks differ or there can be no such set.
+        `take` raises ValueError on every rank if the ranks differ or the set is impossible.
         """
 
     def remove_process_set(self, process_set: int) -> int:
         """Ask for the end of a process set, as all ranks must; a handle, done when all have."""
 
     def process_set_ranks(self, process_set: int) -> list[int]:
-        """Global ranks of a process set; empty when there is none of that number."""
+        """Global ranks of a process set; empty if no set has that number."""
 
     def shutdown(self) -> None:
         """End the job for all ranks; returns when this engine has stopped."""
@@ -464,7 +466,7 @@ class Engine:
         """End the job at once, for all ranks, with this reason; from any thread."""
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go without touching the job."""
+        """After a fork, in the child: release the engine without touching the job."""
 
     def peers(self) -> list[tuple[str, int]]:
         """Host name and process id of every rank."""
@@ -478,35 +480,35 @@ class Engine:
     def start_timeline(
         self, path: str, mark_cycles: bool, first_step: int, end_step: int, waits: bool
     ) -> str:
-        """Ask for a recording of all ranks; "" or why there is none, if the call waits for it.
+        """Ask for a recording of all ranks; if the call waits, returns "" or why there is none.
 
-        From this place in the schedule on, or of the steps from `first_step` to before `end_step`,
-        where those are not 0.
+        It records from this place in the schedule on, or, if they are not 0, the steps from
+        `first_step` to before `end_step`.
         """
 
     def stop_timeline(self, waits: bool) -> None:
-        """Ask for its end; a call that waits returns when this rank's file is complete."""
+        """Ask for the recording's end; a call that waits returns once this rank's file is whole."""
 
     def toggle_timeline(self, path: str, mark_cycles: bool) -> None:
-        """Ask for the end of the recording, or for one if there is none. Does not wait.
+        """End the recording, or begin one if there is none. Does not wait.
 
-        What several ranks ask for within seconds is one and the same.
+        Requests of several ranks within seconds count as one.
         """
 
     def is_recorded(self) -> bool:
-        """Whether a recording is under way, or waits for its first step."""
+        """Whether a recording runs, or waits for its first step."""
 
     def recorded_file(self) -> str:
-        """Rank 0: the file of that recording, as it is to be called when it is finished, or ""."""
+        """Rank 0: the name that the file of that recording will have when finished, or ""."""
 
     def takes_records(self) -> bool:
-        """Whether what happens now is recorded: a recording has begun."""
+        """Whether events are recorded now: a recording has begun."""
 
     def mark_step(self) -> None:
-        """A training step ends here; counted whether anybody records or not."""
+        """A training step ends here; counted even if nobody records."""
 
     def steps_ended(self) -> int:
-        """How often that was."""
+        """How many steps have ended."""
 
     def mark(self, kind: int, value: int, text: str) -> None:
         """A moment, for the recording; see hvdtune.timeline.record.layout.Mark."""
@@ -521,26 +523,26 @@ class Engine:
         """Rank 0, after shutdown: the recordings that were begun."""
 
     def set_stack_source(self, source: Callable[[], str]) -> None:
-        """What answers when another rank asks where this one is."""
+        """Set the function that answers when another rank asks where this one is."""
 
     def serve(self, name: str, identity: str, command: Callable[[str], str]) -> None:
-        """Rank 0: let other processes of this user ask, at the abstract socket `name`.
+        """Rank 0: answer other processes of this user at the abstract socket `name`.
 
-        `identity` is the inside of a JSON object, put in front of `status()`. What the engine does
-        not know goes to `command`, on a thread of its own; what that raises is told as text.
+        `identity` is the inside of a JSON object, put before `status()`. Requests that the engine
+        does not know are passed to `command`, on a separate thread; its exceptions become text.
         """
 
     def status(self) -> str:
         """Rank 0: what is known of the running job, as a JSON object; other ranks: an empty one."""
 
     def note(self, key: str, text: str) -> None:
-        """Add a line to `status()`; an empty text takes it away."""
+        """Add a line to `status()`; an empty text removes it."""
 
     def start_clock(self) -> None:
         """Compare this rank's clock with rank 0's, at once and every 10 s."""
 
     def stop_clock(self, timeout_s: float) -> bool:
-        """Compare once more, then no longer; whether that has come in time."""
+        """Compare once more, then stop; whether the answer arrived in time."""
 
     def clock_readings(self, skip: int = 0) -> list[tuple[int, int, int]]:
         """(local time, offset to rank 0's clock, bound of its error) in ns, oldest first."""
@@ -553,19 +555,19 @@ class Engine:
         """
 
     def stop_watching_steps(self) -> None:
-        """Nobody will call `read_steps` any more: traffic need not be seen by the coordinator."""
+        """Nobody will call `read_steps` any more: the coordinator need not see the traffic."""
 
     def steps_closed(self) -> bool:
         """Whether no further step will come."""
 
     def interrupt(self, number: int) -> None:
-        """Rank 0: have all ranks see, after the same operation, that something waits for them.
+        """Rank 0: notify all ranks, after the same operation on each, that something is waiting.
 
-        On other ranks nothing. A number has an effect if it is higher than the one before.
+        Does nothing on other ranks. A number has an effect if it is higher than the one before.
         """
 
     def interrupted(self) -> int:
-        """The last `interrupt` that lies before an operation which this rank has completed.
+        """The last `interrupt` before an operation that this rank has completed.
 
         The same on ranks that have completed the same operations; 0 if there is none.
         """
@@ -581,25 +583,25 @@ class Engine:
         nccl_streams: int | None = None,
         nccl_bypass_limit: int | None = None,
     ) -> int:
-        """Rank 0: settings for all ranks from one batch on; the number of their epoch.
+        """Rank 0: change settings for all ranks from one batch on; returns their epoch's number.
 
-        What is None stays as it was asked for last, in force or still under way.
+        A setting that is None keeps its latest requested value, even if that is not yet in force.
         """
 
     def can_bypass_nccl(self) -> bool:
-        """Whether short batches on GPUs can go past NCCL: known once some have gone by NCCL, in a
-        job whose limit is not 0 or whose limit is tuned."""
+        """Whether short batches on GPUs can bypass NCCL: known once some have used NCCL, in a job
+        whose limit is not 0 or is tuned."""
 
     def settings(self) -> tuple[int, int, float, int, int, bool, bool, int, int]:
-        """Those in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot limit,
-        whether allreduces and allgathers go within each host first, NCCL streams, the limit of
-        what goes past NCCL in bytes."""
+        """The settings in force: epoch, fusion threshold, cycle time in ms, chunk size, one-shot
+        limit, whether allreduces and allgathers work within each host first, NCCL streams, the
+        limit for bypassing NCCL in bytes."""
 
     def uses_nccl(self) -> bool:
-        """Whether a batch of this rank's has gone to NCCL."""
+        """Whether a batch of this rank's has used NCCL."""
 
 def configure_logging(level: str, hide_time: bool) -> None:
-    """What is printed, and whether with the time."""
+    """Set the lowest level of messages that are printed, and whether they omit the time."""
 
 def array_address(array: Any) -> int:
     """Address of a NumPy array's first element; much cheaper than ctypes."""
@@ -607,19 +609,19 @@ def array_address(array: Any) -> int:
 def result_memory(bytes: int) -> Any:
     """Uninitialised memory for a result, as an array of uint8.
 
-    What a large result leaves behind is used again.
+    The memory of a large result is reused afterwards.
     """
 
 def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
 
 def finish_mpi(finalizes: bool, hydra: int) -> None:
-    """No thread of the engine calls MPI any more; then MPI_Finalize, if it is wanted, and if an
-    engine of this process has initialised MPI and no job was aborted. hydra: the descriptor of
-    this process's connection to MPICH's mpirun; -1: none."""
+    """No thread of the engine calls MPI any more: call MPI_Finalize, if `finalizes`, an engine of
+    this process has initialised MPI and no job was aborted. hydra: the descriptor of this process's
+    connection to MPICH's mpirun; -1: none."""
 
 def mpi_threads_multiple() -> bool:
-    """Whether MPI allows calls from several threads at a time; False where no engine uses it."""
+    """Whether MPI allows calls from several threads at a time; False if no engine uses it."""
 
 def usable_cpus() -> int:
     """CPUs this process may use: its affinity mask, limited by the container's quota."""

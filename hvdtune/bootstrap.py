@@ -2,7 +2,8 @@
 
 A user's program finds modules as Python says: beside the script first, or in the working
 directory. hvdtune's own processes (the launcher, its agents, the optimiser, the joining of
-timelines, every `hvdtune VERB`) take nothing from there: a user's `random.py` is none of theirs.
+timelines, every `hvdtune VERB`) import nothing from there, so that a user's `random.py` does not
+disturb them.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 import os
 import sys
 
-#: What stands in sys.argv[0] of a process that `python_command` has started.
+#: sys.argv[0] of a process that `python_command` has started.
 _OWN = "-hvdtune"
 _COMMANDS = ("hvdtune", "horovodrun")
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(PACKAGE)
-_given: list[str] = []  # sys.path as Python made it, where `isolate` has changed it
+_given: list[str] = []  # sys.path as Python made it, if `isolate` has changed it
 
 
 def python_command(module: str, *arguments: str, executable: str | None = None) -> list[str]:
     """A command that runs `main(arguments)` of a module and exits with what that returns.
 
-    The new Python imports this very package, and what it imports otherwise `own_path` says.
+    The new Python imports this very package; `own_path` says where it imports the rest from.
     """
     start = (
         f"import sys; sys.argv[0] = {_OWN!r}; "
@@ -51,11 +52,11 @@ def given_path() -> list[str]:
 
 
 def own_path(entries: list[str], stated: str) -> list[str]:
-    """Of the `entries` of sys.path those for hvdtune's own processes, in their order.
+    """The `entries` of sys.path that hvdtune's own processes use, in their order.
 
-    Python's standard library comes first, and the working directory last, where it was named by
-    its full path. `stated` is PYTHONPATH: its relative folders are left out, for they mean another
-    place in every directory, unless this package lies there.
+    Python's standard library comes first, and the working directory last, if its full path was
+    given. `stated` is PYTHONPATH: its relative folders, which mean another place in each directory,
+    are left out unless this package is in them.
     """
     here = _real("")
     relative = {_real(entry) for entry in stated.split(os.pathsep) if not os.path.isabs(entry)}

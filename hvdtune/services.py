@@ -1,6 +1,6 @@
-"""What begins and ends with a job besides the engine: tuning, metrics, counters of CPUs and GPUs.
+"""The services that begin and end with a job: tuning, metrics, counters of CPUs and GPUs.
 
-This file knows all these parts; `core` knows none. Each is imported if a job asks for it.
+This file knows all of them; `core` knows none. Each is imported if a job asks for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hvdtune.core.driver import member
 
 
 def register() -> None:
-    """From now on each job has them."""
+    """Give these services to every job from now on."""
     job.add_lifecycle_hook(_start_autotune, _stop_autotune)
     job.add_lifecycle_hook(_start_metrics, _stop_metrics)
     job.add_lifecycle_hook(_start_gpu_counters, _stop_gpu_counters)

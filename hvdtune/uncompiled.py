@@ -1,7 +1,7 @@
-"""hvdtune's source without its compiled part: who imports it gets the installed hvdtune.
+"""hvdtune's source without its compiled part: importing it gives the installed hvdtune.
 
 Python looks beside the script, or in the working directory, first. In a checkout it finds the
-source there, which cannot work, though an hvdtune that can is installed.
+source there, which cannot run, even if a compiled hvdtune is installed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _NATIVE = "hvdtune._native"
 
 
 def hand_over(version: str, folders: list[str]) -> bool:
-    """Put the installed hvdtune in the place of this one, if this one, in `folders`, is uncompiled.
+    """If this hvdtune, in `folders`, is uncompiled, put the installed one in its place.
 
-    Called at the beginning of the package's import. Returns whether it did: what is imported then
-    is the other package, and this one is forgotten.
+    Called at the beginning of the package's import. Returns whether it did so; the importer then
+    gets the other package, and this one is forgotten.
     """
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     if any(finder.find_spec(_NATIVE, folders) for finder in finders):

@@ -1,3 +1,3 @@
-"""hvdtune's version: pip reads it here, and hosts and recordings are told apart by it."""
+"""hvdtune's version: pip reads it here; hosts and recordings are compared by it."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,7 @@
-"""What the ranks measure with: NumPy arrays in CPU memory, or PyTorch tensors on a GPU.
+"""The arrays that the ranks measure with: NumPy's in CPU memory, or PyTorch tensors on a GPU.
 
 Both have the same methods, so that operations and gradient sets are written once. `hvd` is the
-face that takes such arrays. Arrays are one-dimensional; `pattern` says what is in them.
+face that takes such arrays. Arrays are one-dimensional; `pattern` defines their content.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Arrays(Protocol):
         """A new array of ones."""
 
     def fill(self, array: Any, tile: Tile) -> None:
-        """Repeat a tile over an array, as `pattern.fill`."""
+        """Repeat a tile over an array, as `pattern.fill` does."""
 
     def count_wrong(self, array: Any, tile: Tile, offset: int = 0) -> int:
-        """Elements that are not as `pattern.fill` with this offset has them."""
+        """Elements that differ from what `pattern.fill` writes with this offset."""
 
     def finish(self) -> None:
-        """Return when the place has done all it was given to do."""
+        """Return when the place has finished all its work."""
 
 
 class HostArrays:
@@ -57,7 +57,7 @@ class HostArrays:
         return pattern.count_wrong(array, tile, offset)
 
     def finish(self) -> None:
-        """Nothing: an operation is over when its call returns."""
+        """Does nothing: an operation is over when its call returns."""
 
 
 class TorchArrays:
@@ -79,7 +79,7 @@ class TorchArrays:
         return self._torch.ones(elements, dtype=getattr(self._torch, dtype), device=self._device)
 
     def fill(self, array: Any, tile: Tile) -> None:
-        """By a copy of the filled array."""
+        """Copy the filled array to the device."""
         import numpy as np
 
         host = np.empty(array.numel(), tile.dtype)
@@ -87,7 +87,7 @@ class TorchArrays:
         array.copy_(self._torch.from_numpy(host))
 
     def count_wrong(self, array: Any, tile: Tile, offset: int = 0) -> int:
-        """Of a copy in CPU memory."""
+        """Count in a copy in CPU memory."""
         return pattern.count_wrong(array.cpu().numpy(), tile, offset)
 
     def finish(self) -> None:
@@ -97,7 +97,7 @@ class TorchArrays:
 
 
 def of_device(device: str, local_rank: int) -> Arrays:
-    """The arrays of `--device`: of several GPUs, ranks of a host take one after the other."""
+    """The arrays of `--device`; with several GPUs, the ranks of a host use them in turn."""
     if device == "cpu":
         return HostArrays()
     import torch

@@ -1,4 +1,4 @@
-"""One class for each operation of the sweep: its buffers, one call, and what must come out."""
+"""One class for each operation of the sweep: its buffers, one call, and the expected result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hvdtune.bench.arrays import Arrays
 class Collective(ABC):
     """One operation at one size on this rank.
 
-    `hvd` is the NumPy face, `arrays` what is measured with. `size_bytes` is the size as nccl-tests
-    counts it (see `metrics`), a multiple of `granularity`. `count` is nccl-tests' column: the
-    elements of the array, or of one rank's part for operations that gather or scatter. The call is
-    blocking; `run` keeps its result for `count_wrong`.
+    `hvd` is the face, `arrays` the kind of arrays measured with. `size_bytes` is the size as
+    nccl-tests counts it (see `metrics`), a multiple of `granularity`. `count` is nccl-tests'
+    column: the elements of the array, or of one rank's part for operations that gather or scatter.
+    The call is blocking; `run` keeps its result for `count_wrong`.
     """
 
     redop = "none"
@@ -43,7 +43,7 @@ class Collective(ABC):
 
     @classmethod
     def granularity(cls, ranks: int, itemsize: int) -> int:
-        """Bytes of which a size must be a multiple: an element, or one for every rank."""
+        """Every size must be a multiple of this many bytes: an element, or one for every rank."""
         return itemsize * (ranks if cls.splits_array else 1)
 
     def input_elements(self) -> int:
@@ -158,7 +158,7 @@ class Reducescatter(Collective):
 
 
 class Barrier(Collective):
-    """Nothing but waiting for each other."""
+    """Only waits for the other ranks."""
 
     def __init__(self, hvd: Any, arrays: Arrays, dtype: str, size_bytes: int, check: bool) -> None:
         self.hvd = hvd
@@ -176,7 +176,7 @@ class Barrier(Collective):
         self.left = time.monotonic()
 
     def count_wrong(self) -> int:
-        """1 if this rank left before the last one came: one clock serves the whole machine."""
+        """1 if this rank left before the last one came: all ranks of a machine share one clock."""
         import numpy as np
 
         entered = np.array([self.entered])

@@ -1,4 +1,4 @@
-"""Whether `hvdtune bench --device cuda` can run here, found out before anything is started."""
+"""Whether `hvdtune bench --device cuda` can run here, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def look(environ: Mapping[str, str]) -> Found:
 
 
 def _require_torch() -> None:
-    """Whether PyTorch has CUDA is read from its version file: importing it takes seconds."""
+    """Find out from its version file whether PyTorch has CUDA: importing it takes seconds."""
     spec = find_spec("torch")
     if spec is None or not spec.origin:
         raise Unavailable(f"PyTorch, whose tensors are measured, is not installed: {_TORCH_ADVICE}")
@@ -67,7 +67,7 @@ def _require_torch() -> None:
 
 
 def ranks_for(found: Found, asked: int | None, share: bool) -> int:
-    """How many ranks to start: as asked, or one a GPU. Raises `Unavailable` for too many."""
+    """How many ranks to start: as asked, or one per GPU. Raises `Unavailable` for too many."""
     count = len(found.gpus)
     ranks = asked or (max(2, count) if share else count)
     if ranks > count and not share:

@@ -1,4 +1,4 @@
-"""The memory that the ranks may really use."""
+"""The memory that the ranks can use."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""What the memory of this machine can do: the yardstick of the column `share`.
+"""The speed of this machine's memory: the yardstick of the column `share`.
 
-As many ranks as there are usable CPUs work at the same time, each on arrays of its own; the other
-ranks sleep. Two kernels, because an allreduce through shared memory consists of them:
+As many ranks as there are usable CPUs work at the same time, each on its own arrays; the other
+ranks sleep. There are two kernels, of which an allreduce through shared memory consists:
 
 - copy: ``numpy.copyto(z, x)``; the rate counts the bytes copied (as memcpy benchmarks do);
 - stream: ``numpy.add(z, x, out=z)``; the rate counts all traffic, two reads and one write.
 
 Each is measured for several array sizes, since a copy within the cache is several times faster
-than one in memory, and repeated in rounds that all ranks begin together; a round's rate is the
+than one in memory. It is repeated in rounds that all ranks begin together. A round's rate is the
 bytes of all ranks over the time of the slowest, and the best round counts: a bound must not
 depend on who else was using the machine. Between sizes the rates are interpolated over log S.
 
-How the two rates make a bound for each operation: `metrics.memory_bound_seconds`. For an
+`metrics.memory_bound_seconds` makes a bound for each operation from the two rates. For an
 allreduce, T_bound = 2(n−1)S / B_copy + (n+1)S / B_stream: per rank, (3 − 2/n)S is read and
 (2 − 1/n)S written. Reading the peers' arrays in place would save one copy of (n−1)S, but
-needs kernel support that containers lack; a share above 1 therefore only appears where ranks
-find each other's data in a shared cache.
+needs kernel support that containers lack; so a share above 1 appears only if ranks find each
+other's data in a shared cache.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MIB = 1 << 20
 #: Array sizes measured, in bytes; a sweep beyond the last one uses the last one's rates.
 SIZES = (MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 
-#: Below this size an operation is made of latencies, and a share of the bandwidth says nothing.
+#: Below this size latencies dominate an operation, and a share of the bandwidth says nothing.
 LEAST_SIZE = 64 * 1024
 
 _ROUND_SECONDS = 0.012
 
-#: Rounds go on until the three best agree this well, or for so long in all.
+#: Rounds go on until the three best agree this well, or for at most this long.
 _AGREEMENT = 0.9
 _LIMIT_SECONDS = 0.5
 

@@ -36,7 +36,7 @@ OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 
 
 def busbw_factor(operation: str, ranks: int) -> float | None:
-    """f such that busbw = algbw · f; None where a bus bandwidth means nothing.
+    """f such that busbw = algbw · f; None if a bus bandwidth means nothing.
 
     allreduce 2(n−1)/n; allgather, reducescatter, alltoall (n−1)/n; broadcast 1. With one rank
     nothing crosses a bus, and a barrier carries no data: None. ValueError for another operation.
@@ -60,7 +60,7 @@ def algbw_gbs(size_bytes: int, seconds: float) -> float:
 
 
 def busbw_gbs(operation: str, size_bytes: int, seconds: float, ranks: int) -> float | None:
-    """busbw = S / t · f in GB/s, or None where the operation has no bus bandwidth."""
+    """busbw = S / t · f in GB/s, or None if the operation has no bus bandwidth."""
     factor = busbw_factor(operation, ranks)
     return None if factor is None else algbw_gbs(size_bytes, seconds) * factor
 
@@ -70,9 +70,9 @@ def memory_bound_seconds(
 ) -> float | None:
     """T_bound: the least time for memory to carry the operation between n processes.
 
-    Processes do not see each other's arrays, so what others read is copied into shared memory
-    once ("published"), and what arrives is copied out once; what only its owner reads is not
-    published. All ranks together therefore move at least:
+    Processes do not see each other's arrays, so data that others read are copied into shared memory
+    once ("published"), and arriving data are copied out once; data that only their owner reads are
+    not published. All ranks together therefore move at least:
 
     ============= ==================== ========== ======================================
     operation     copied               streamed   because
@@ -103,7 +103,7 @@ def memory_bound_seconds(
 
 @dataclass(frozen=True)
 class Summary:
-    """What is kept of the durations of one case, all in seconds."""
+    """The statistics of one case's durations, all in seconds."""
 
     iterations: int
     mean: float
@@ -115,7 +115,7 @@ class Summary:
 def percentile(ordered: Sequence[float], fraction: float) -> float:
     """Nearest-rank percentile of ascending values: the ⌈fraction·N⌉-th of them.
 
-    The answer is always a value that was measured; with fewer than 100 values, p99 is the
+    The answer is always a measured value; with fewer than 100 values, p99 is the
     largest.
     """
     if not ordered:
@@ -126,8 +126,8 @@ def percentile(ordered: Sequence[float], fraction: float) -> float:
 def summarise(durations: Sequence[Sequence[float]]) -> Summary:
     """Summary of durations[rank][iteration] in seconds, ranks and iterations pooled.
 
-    Iterations follow each other without a barrier, so a rank that comes early waits inside its
-    own measurement: pooling counts every second of every rank once, and the mean is what
+    Iterations follow each other without a barrier, so a rank that arrives early waits inside its
+    own measurement. Pooling counts every second of every rank once, and the mean is the one that
     nccl-tests prints (its ``-a 1``).
     """
     pooled = sorted(value for rank in durations for value in rank)

@@ -1,8 +1,8 @@
 """Test data whose sums are exact, so that every wrong element can be counted.
 
 The array of a rank repeats a tile of `PERIOD` small random integers, drawn from the rank's own
-seed. The period is a prime: data that land a chunk, a page or a tensor away from their place are
-seen. The integers are small enough that the sum over all ranks is exact in the data type.
+seed. The period is a prime, so that data a chunk, a page or a tensor away from their place are
+noticed. The integers are small enough that the sum over all ranks is exact in the data type.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def count_wrong(
 
 
 def _parts(array: Any, values: Any, offset: int) -> Any:
-    """Cut `array` into blocks of whole periods (2-d) and what is left at the end (1-d)."""
+    """Cut `array` into blocks of whole periods (2-d) and the rest at the end (1-d)."""
     import numpy as np
 
     row = np.roll(values, -(offset % PERIOD))

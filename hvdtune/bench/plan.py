@@ -1,4 +1,4 @@
-"""What the parent asks the ranks to do, as a file both sides understand."""
+"""The parent's orders to the ranks, as a file that both sides understand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plan:
     device: str = "cpu"
 
     def forms(self) -> int:
-        """In how many ways each size is measured: out of place, and in place if there is such."""
+        """The number of ways to measure each size: out of place, and in place if possible."""
         return 1 + COLLECTIVES[self.operation].has_in_place
 
     def cases(self) -> int:
@@ -53,7 +53,7 @@ class Plan:
 
     @staticmethod
     def load(path: Path) -> Plan:
-        """Read what `save` wrote."""
+        """Read a plan written by `save`."""
         fields: dict[str, Any] = json.loads(path.read_text())
         for key in ("sizes", "workloads", "memory_sizes"):
             fields[key] = tuple(fields[key])

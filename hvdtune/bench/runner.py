@@ -1,4 +1,4 @@
-"""The parent's side: start the ranks, read what they report, build and print the report."""
+"""The parent's side: start the ranks, read their results, build and print the report."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def run(
     """Carry out `plan` on `report.ranks` ranks, filling `report` and printing as results come.
 
     `launcher` is a command that starts the command appended to it on that many ranks
-    (`hvdtune run -np N`), `environ` the environment it runs in. Raises BenchError when the ranks
-    fail; what they printed went to the error stream, and `report` keeps what was measured.
+    (`hvdtune run -np N`), `environ` its environment. Raises BenchError if the ranks fail; their
+    output went to the error stream, and `report` keeps the measurements so far.
     """
     started = time.monotonic()
     collector = _Collector(plan, report, display)
@@ -65,20 +65,20 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Start the ranks and yield their records until they have ended.
 
-    What they share with us has no name of its own: nothing is left of it, however we end.
+    The files shared with them have no names: nothing is left of them, however we end.
     """
     with tempfile.TemporaryFile(prefix="hvdtune-bench-") as file, contextlib.ExitStack() as stack:
         plan_path = _path_of(file.fileno())
         plan.save(plan_path)
-        # Our end for writing stays open: no end of file before rank 0 has opened its own.
+        # Our write end stays open: otherwise the pipe would end before rank 0 opens its own.
         pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for descriptor in (pipe, write_end):
             stack.callback(os.close, descriptor)
         pipe_path = _path_of(write_end)
         worker = python_command(WORKER, str(plan_path), str(pipe_path))
         command = [*launcher, *worker]
-        # Standard output belongs to the table; whatever the ranks say goes to the error stream.
-        # In a group of its own Ctrl-C reaches it once: from here.
+        # Standard output belongs to the table; the ranks' output goes to the error stream.
+        # In its own group the launcher gets Ctrl-C once: from here.
         process = subprocess.Popen(
             command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=2,
             start_new_session=True,

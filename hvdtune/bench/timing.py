@@ -11,16 +11,16 @@ from hvdtune.bench import metrics
 from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
 
-#: Warming up takes at most this part of a case's budget, and so many calls.
+#: Warming up takes at most this part of a case's budget, and this many calls.
 _WARMUP_SHARE = 0.1
 _MOST_WARMUPS = 10
 
-#: What a case takes, as a multiple of its budget: checking, warming up, agreeing.
+#: The time of a case as a multiple of its budget: checking, warming up, agreeing.
 _OVERHEAD = 1.5
 
 
 def time_of(call: Callable[[], None], repeats: int = 1) -> float:
-    """Seconds of one of `repeats` calls, one after another."""
+    """Seconds per call, of `repeats` calls one after another."""
     started = time.perf_counter()
     for _ in range(repeats):
         call()
@@ -28,7 +28,7 @@ def time_of(call: Callable[[], None], repeats: int = 1) -> float:
 
 
 class Ranks:
-    """What the ranks tell each other besides the operations under test."""
+    """The ranks' communication besides the operations under test."""
 
     def __init__(self, hvd: Any) -> None:
         self.hvd = hvd
@@ -52,7 +52,7 @@ class Ranks:
         """All ranks' durations, [rank][iteration]; every rank gives equally many."""
         import numpy as np
 
-        self._gathered += 1  # a name of its own: the length differs from case to case
+        self._gathered += 1  # a new name each time: the length differs from case to case
         name = f"bench.gather.{self._gathered}"
         gathered = self.hvd.allgather(np.array(durations), name=name)
         result: list[list[float]] = gathered.reshape(self.hvd.size(), -1).tolist()
@@ -62,8 +62,8 @@ class Ranks:
 class Timer:
     """Times the cases of a plan, one after another, within the time the plan has.
 
-    Every case has a budget of timed seconds. When the run falls behind (a slow or busy machine),
-    the budgets of the cases still to come shrink so that the run ends about when it should.
+    Every case has a budget of timed seconds. If the run falls behind (a slow or busy machine), the
+    budgets of the remaining cases shrink so that the run ends about when it should.
     """
 
     def __init__(self, ranks: Ranks, plan: Plan) -> None:
@@ -76,10 +76,10 @@ class Timer:
     def measure(
         self, call: Callable[[], None], first: float | None, budget: float, limits: tuple[int, int]
     ) -> Summary:
-        """Warm up, then time `call` as often as the plan says, or else as fits into `budget`.
+        """Warm up, then time `call` as often as the plan says, or as often as fits into `budget`.
 
         `first` is how long the first call took on this rank if there was one already; `limits`
-        are the fewest and the most timed calls when the budget decides.
+        are the fewest and the most timed calls if the budget decides.
         """
         pace = self._pace()
         self._budgets_left -= budget
@@ -98,7 +98,7 @@ class Timer:
         return min(1.0, max(0.0, left / max(1e-9, _OVERHEAD * self._budgets_left)))
 
     def _warm_up(self, call: Callable[[], None], first: float | None, budget: float) -> None:
-        """Call as often as the plan says, or else as fits into a part of the budget."""
+        """Call as often as the plan says, or as often as fits into a part of the budget."""
         done = 0
         if first is None and self.plan.warmup != 0:
             first, done = time_of(call), 1
@@ -112,10 +112,10 @@ class Timer:
     def _rounds(
         self, call: Callable[[], None], budget: float, least: int, most: int
     ) -> list[float]:
-        """Time from `least` to `most` calls; a round is as long as those before together.
+        """Time from `least` to `most` calls; a round is as long as all before it together.
 
-        Between rounds the ranks agree how many more calls fit: the first ones are often slow,
-        and each round knows better.
+        Between rounds the ranks agree how many more calls fit: the first ones are often slow, so
+        each round gives a better estimate.
         """
         durations: list[float] = []
         count = least

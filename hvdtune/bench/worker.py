@@ -1,6 +1,6 @@
 """One rank of the benchmark: `main([PLAN, RESULTS])` in a process of its own.
 
-Started by `runner` through the launcher. Every rank measures; rank 0 writes one JSON object a
+`runner` starts it through the launcher. Every rank measures; rank 0 writes one JSON object per
 line to RESULTS (a named pipe), in this order: `begin`, `memory`, then for each case `phase`
 before it and `sweep` or `workload` after it, and `end`. Durations are in seconds.
 """
@@ -23,7 +23,7 @@ from hvdtune.bench.sizes import format_size
 from hvdtune.bench.timing import Ranks, Timer, time_of
 from hvdtune.bench.workloads.gradient_sets import WORKLOADS, Workload
 
-#: Fewest and most timed calls when the time decides: p50 needs a few, p99 some hundreds.
+#: Fewest and most timed calls if the time decides: p50 needs a few, p99 some hundreds.
 _SWEEP_LIMITS = (3, 1000)
 _WORKLOAD_LIMITS = (3, 200)
 
@@ -65,7 +65,7 @@ class Benchmark:
         self.report("end")
 
     def sweep_size(self, size: int) -> None:
-        """Measure one size, out of place and, where there is such a form, in place."""
+        """Measure one size, out of place and, if there is such a form, in place."""
         plan = self.plan
         case = COLLECTIVES[plan.operation](self.hvd, self.arrays, plan.dtype, size, plan.check)
         forms = {"out_of_place": self.measure_form(case, in_place=False)}
@@ -123,7 +123,7 @@ class Benchmark:
             handles = [
                 hvd.allreduce_async_(tensor, op=hvd.Sum, name=name) for name, tensor in tensors
             ]
-            # The last first: one wake-up for a step, not one for every tensor.
+            # The last first, so that there is one wake-up per step, not one per tensor.
             for handle in reversed(handles):
                 hvd.synchronize(handle)
             self.arrays.finish()

@@ -1,1 +1,1 @@
-"""The command line: one file a verb, without logic. Knows the parts whose verbs they are."""
+"""The command line: one file per verb, without logic. Knows the parts that the verbs use."""

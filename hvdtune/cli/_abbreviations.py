@@ -1,4 +1,4 @@
-"""Flags cut short, as horovodrun takes them: `--fusion-threshold 32` for `--fusion-threshold-mb`.
+"""Abbreviated flags, as in horovodrun: `--fusion-threshold 32` for `--fusion-threshold-mb`.
 
 argparse could do it, but would also look for abbreviations among the arguments of the user's
 command, and refuse those that fit two flags.
@@ -35,7 +35,7 @@ def completed(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str
 
 def _whole(parser: argparse.ArgumentParser, name: str, actions: dict[str, argparse.Action]) -> str:
     found = [flag for flag in actions if flag.startswith(name)]
-    # What was short enough for horovodrun shall be so here, too.
+    # An abbreviation that horovodrun accepts must be accepted here as well.
     found = [flag for flag in found if not _is_hvdtunes(actions[flag])] or found
     if len({id(actions[flag]) for flag in found}) > 1:
         parser.error(f"{name} could be {_listed(found)}: write it out")
@@ -43,7 +43,7 @@ def _whole(parser: argparse.ArgumentParser, name: str, actions: dict[str, argpar
 
 
 def _is_hvdtunes(action: argparse.Action) -> bool:
-    """Whether a flag sets something that Horovod does not have."""
+    """Whether a flag sets something that only hvdtune has."""
     knob = getattr(action, "knob", None)
     return knob is not None and knob.env.startswith("HVDTUNE_")
 

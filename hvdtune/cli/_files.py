@@ -1,4 +1,4 @@
-"""Files on the command line: what is wrong with them, before anything is read or written."""
+"""Files on the command line: their faults, found before anything is read or written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def check_recordings(paths: Sequence[str]) -> None:
-    """Raise ValueError if one is a folder; what is none at all is told when it is opened."""
+    """Raise ValueError if one is a folder; a missing file is reported when it is opened."""
     for path in paths:
         if not os.path.isdir(path):
             continue
@@ -20,7 +20,7 @@ def check_recordings(paths: Sequence[str]) -> None:
 
 
 def check_output(flag: str, path: str, read: Sequence[str] = ()) -> None:
-    """Raise ValueError if it is a folder, in a folder that is none, or one of those `read`."""
+    """Raise ValueError if it is a folder, or in no existing folder, or one of those `read`."""
     folder = os.path.dirname(path)
     if os.path.isdir(path):
         raise ValueError(f"{flag} {path} is a folder: give the name of a file")
@@ -28,4 +28,4 @@ def check_output(flag: str, path: str, read: Sequence[str] = ()) -> None:
         raise ValueError(f"{flag} {path} cannot be written: there is no folder {folder}")
     for one in read:
         if os.path.exists(path) and os.path.exists(one) and os.path.samefile(path, one):
-            raise ValueError(f"{flag} {path} would replace what is read: give another file")
+            raise ValueError(f"{flag} {path} would replace an input file: give another one")

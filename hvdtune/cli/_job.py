@@ -1,4 +1,4 @@
-"""Which running job a verb is about."""
+"""The running job that a verb is about."""
 
 from __future__ import annotations
 

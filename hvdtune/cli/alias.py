@@ -1,4 +1,4 @@
-"""`hvdtune alias install|remove|status`: what `import horovod` and `horovodrun` mean here."""
+"""`hvdtune alias install|remove|status`: which package `import horovod` and `horovodrun` use."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--user",
         action="store_true",
         help="install or remove in your own folders, as pip install --user (default: where "
-        "hvdtune is, else the environment of this Python)",
+        "hvdtune is, or else the environment of this Python)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; 0, or 1 with a sentence on stderr when it is refused."""
+    """Carry it out; return 0, or 1 with a sentence on stderr if it is refused."""
     from hvdtune.alias.installation import AliasError
 
     try:

@@ -1,4 +1,4 @@
-"""`hvdtune autotune`: what earlier runs found, and a page about one run's log."""
+"""`hvdtune autotune`: the findings of earlier runs, and a page about one run's log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ examples:
   hvdtune autotune forget 8c12                     # or --all
   hvdtune autotune report log.csv -o report.html
 
-The store is HVDTUNE_AUTOTUNE_STORE, else hvdtune/autotune.json in the user's cache folder;
+The store is HVDTUNE_AUTOTUNE_STORE, or else hvdtune/autotune.json in the user's cache folder;
 --autotune-store FILE names another one.
 """
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    about = "list what is remembered, the newest last"
+    about = "list the stored profiles, the newest last"
     command = commands.add_parser("list", help=about, description=about)
     _add_store(command)
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "keys",
         metavar=f"{_KEY}|MEASUREMENT",
         nargs="+",
-        help="key of a profile, or how it begins (see: hvdtune autotune list); with --nccl-tuner, "
+        help="key of a profile, or its beginning (see: hvdtune autotune list); with --nccl-tuner, "
         "files of hvdtune bench --device cuda --json",
     )
     command.add_argument(
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; 0, 1 if the store cannot be used, 2 for a key that is not there."""
+    """Carry it out; return 0, 1 if the store cannot be used, 2 if a key does not exist."""
     from hvdtune.autotune.memory.store import StoreError
 
     try:
@@ -212,13 +212,13 @@ def _add_store(parser: argparse.ArgumentParser, key: bool = False, optional: boo
             "key",
             metavar=_KEY,
             nargs="?" if optional else None,
-            help="key of a profile, or how it begins (see: hvdtune autotune list)",
+            help="key of a profile, or its beginning (see: hvdtune autotune list)",
         )
     parser.add_argument(
         "--autotune-store",
         dest="store",
         metavar="FILE",
-        help="the store (default: HVDTUNE_AUTOTUNE_STORE, else the one in the user's cache folder)",
+        help="the store (default: HVDTUNE_AUTOTUNE_STORE, or else the user's cache folder)",
     )
 
 
@@ -237,7 +237,7 @@ def _store(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) ->
 
 
 def _chosen(store: Store, prefix: str) -> tuple[str, Profile]:
-    """The profile whose key begins so. Raises KnobError if there is none, or more than one."""
+    """The profile whose key begins with `prefix`. Raises KnobError if there is not exactly one."""
     profiles = store.read()
     keys = [key for key in profiles if key.startswith(prefix)] if prefix else []
     if len(keys) != 1:

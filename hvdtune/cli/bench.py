@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HELP = "measure collectives and real models' gradients against what this machine's memory can do"
+HELP = "measure collectives and real models' gradients against the speed of this machine's memory"
 
 DESCRIPTION = """\
-Starts ranks on this machine and measures, in one run: what its memory can do, one operation over
+Starts ranks on this machine and measures, in one run: the speed of its memory, one operation over
 a sweep of sizes (nccl-tests' table), and the gradients of real models, each tensor submitted on
 its own as in training. Results are checked. Without arguments it takes about a minute.
 """
@@ -21,10 +21,10 @@ its own as in training. Results are checked. Without arguments it takes about a 
 EPILOG = """\
 columns:
   time     mean over ranks and iterations; out of place, it includes allocating the result
-  p50 p99  percentiles of the same durations (in place where the operation has such a form)
+  p50 p99  percentiles of the same durations (in place if the operation has such a form)
   algbw    size / time; busbw: algbw x nccl-tests' factor; 1 GB = 10^9 bytes
   share    the time of copies through memory / the time measured (from 64 KiB on); above 100 %
-           where pieces stay in cache
+           if pieces stay in cache
   #wrong   wrong elements on all ranks
 
 examples:
@@ -37,11 +37,11 @@ examples:
 Settings from the environment (HOROVOD_*) apply to the ranks.
 """
 
-#: Seconds of timed iterations: a form of one size, one gradient set.
+#: Seconds of timed iterations: one form of one size, one gradient set.
 SWEEP_BUDGET = 0.4
 WORKLOAD_BUDGET = 4.0
 
-#: A run without arguments should be over by then; the last cases of a slow one get less time.
+#: A run without arguments should end within this time; the last cases of a slow one get less.
 SECONDS = 62.0
 
 # Bytes of an element. (Asking NumPy would delay the first line by its import.)
@@ -183,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="N",
         help="timed iterations of each case (default: as many as fit in "
-        f"{SWEEP_BUDGET} s a size, {WORKLOAD_BUDGET:g} s a workload)",
+        f"{SWEEP_BUDGET} s per size, {WORKLOAD_BUDGET:g} s per workload)",
     )
     how.add_argument(
         "-w",
@@ -211,7 +211,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; 0 when all was right, 1 for wrong results, 2 for bad arguments."""
+    """Measure and print; return 0 for right results, 1 for wrong ones, 2 for bad arguments."""
     from hvdtune.bench import runner
     from hvdtune.bench.report.progress import Display
     from hvdtune.bench.report.results import Report
@@ -243,7 +243,7 @@ def run(args: argparse.Namespace) -> int:
     environ = dict(os.environ)
     if args.timeline:
         environ["HOROVOD_TIMELINE"] = str(args.timeline)
-    # The gradient sets follow each other in one job; each would fit into the default alone.
+    # The gradient sets follow each other in one job; each alone would fit into the default.
     environ.setdefault("HOROVOD_CACHE_CAPACITY", "4096")
     status = 0
     try:
@@ -262,7 +262,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prepare_cuda(args: argparse.Namespace, report: Any) -> str:
-    """Settle the ranks, and note what is measured with; what is missing, or ""."""
+    """Decide the number of ranks, and note the hardware; return what is missing, or ""."""
     from hvdtune.bench import cuda
 
     if args.op == "barrier":
@@ -288,7 +288,7 @@ def _gpus(names: Sequence[str]) -> str:
 
 
 def _plan(args: argparse.Namespace, report: Any) -> Any:
-    """Turn the flags into a plan; workloads for which there is no memory become notes."""
+    """Turn the flags into a plan; workloads that do not fit into memory become notes."""
     from hvdtune.bench import memory
     from hvdtune.bench.collectives import COLLECTIVES
     from hvdtune.bench.plan import Plan
@@ -331,7 +331,7 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
 
 
 def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
-    """Those gradient sets for which there is memory; the others are noted."""
+    """The gradient sets that fit into memory; the others are noted."""
     from hvdtune.bench.machine import available_memory
     from hvdtune.bench.workloads.gradient_sets import WORKLOADS
     from hvdtune.settings.knobs import KNOBS
@@ -339,7 +339,7 @@ def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
     available = available_memory()
     fitting = []
     for key in wanted:
-        # Every rank holds the gradients, and has a part of as much at most in the fusion buffers.
+        # Every rank holds the gradients, and at most as much again in the fusion buffers.
         gradients = 4 * WORKLOADS[key].elements()
         needed = report.ranks * (gradients + min(gradients, KNOBS["fusion_threshold"].default))
         if available is not None and needed > available:
@@ -375,7 +375,7 @@ def _heading(args: argparse.Namespace, report: Any) -> list[str]:
 
 
 def _processor() -> str:
-    """The model name from /proc/cpuinfo, else the architecture."""
+    """The model name from /proc/cpuinfo, or else the architecture."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

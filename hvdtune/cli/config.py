@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the settings a job started here would have."""
+    """Print the settings that a job started here would have."""
     from hvdtune.launch.settings import choose
 
     config = None

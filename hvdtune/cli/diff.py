@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the comparison; 0."""
+    """Print the comparison; return 0."""
     from hvdtune.timeline import api
     from hvdtune.timeline.analysis.analyse import analyse
     from hvdtune.timeline.report import comparison, comparison_text

@@ -1,10 +1,10 @@
-"""`hvdtune doctor`: what this installation and this machine offer, and why not the rest."""
+"""`hvdtune doctor`: what this installation and this machine offer, and why the rest is missing."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "say what is available here, and for the rest why not and how to get it"
+HELP = "show what is available here, and for the rest why not and how to get it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,13 +12,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the report as one JSON document")
     parser.add_argument(
         "--require", metavar="NAME", action="append", default=[],
-        help="exit with 1 unless this is available, too: a name of the report, in any case "
+        help="exit with 1 unless this is available as well: a name from the report, in any case "
         "(MPI, Gloo, PyTorch, ssh, …); may be given several times",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0, or 1 where no job can run here or something required is not available."""
+    """Exit status 0, or 1 if no job can run here or a required item is not available."""
     import json
     import sys
 

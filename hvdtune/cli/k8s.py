@@ -30,14 +30,19 @@ def _add_kind(kinds: Any, name: str, words: str, add_own: Callable[[Any], None])
     job.add_argument(
         "--workers", type=_count, default=1, metavar="N", help="pods that train (default: 1)"
     )
-    job.add_argument("--namespace", help="where to create it")
+    job.add_argument("--namespace", help="namespace to create it in")
     job.add_argument("--cpus", metavar="N", help="CPUs of a pod that trains: 4 or 500m")
     job.add_argument("--memory", metavar="SIZE", help="memory of a pod that trains: 16Gi")
     job.add_argument(
         "--gpus", type=_count, default=0, metavar="N", help="GPUs of a pod that trains"
     )
     job.add_argument(
-        "-e", "--env", action="append", default=[], metavar="NAME=VALUE", help="a further variable"
+        "-e",
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an additional variable",
     )
     add_own(job)
     add_knob_flags(kind)
@@ -62,8 +67,8 @@ def _add_mpijob_flags(job: Any) -> None:
         "--min-workers",
         type=_count,
         metavar="N",
-        help="make the job elastic: it begins with so many pods, and goes on while there are so "
-        "many; change the number of the MPIJob's workers at any time",
+        help="make the job elastic: it starts with N pods, and goes on as long as N are left; "
+        "change the number of the MPIJob's workers at any time",
     )
     job.add_argument(
         "--max-workers",
@@ -77,17 +82,17 @@ def _add_trainjob_flags(job: Any) -> None:
     job.add_argument(
         "--runtime",
         metavar="NAME",
-        help="a ClusterTrainingRuntime with an MPI policy (default: print a TrainingRuntime, too)",
+        help="a ClusterTrainingRuntime with an MPI policy (default: also print a TrainingRuntime)",
     )
 
 
 def _pods(args: argparse.Namespace) -> tuple[int, int] | None:
-    """The fewest and the most of an elastic job."""
+    """The fewest and the most pods of an elastic job."""
     from hvdtune.launch.errors import LaunchError
 
     if args.min_workers is None:
         if args.max_workers is not None:
-            raise LaunchError("--max-workers is for elastic jobs: give --min-workers, too.")
+            raise LaunchError("--max-workers is for elastic jobs: also give --min-workers.")
         return None
     return args.min_workers, args.max_workers or args.workers
 

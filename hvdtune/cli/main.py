@@ -5,8 +5,8 @@
     run(args) -> int                 does it; the exit status
     ABBREVIATIONS = True             if its flags may be cut short (optional)
 
-Files whose name begins with "_", and this one, are no verbs. A verb's module is imported when it
-is asked for, so it must not import anything heavy itself.
+This file and files whose names begin with "_" are no verbs. A verb's module is imported when the
+verb is called, so it must not import anything slow at its top.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Parser(argparse.ArgumentParser):
     """Answers a mistake with one sentence instead of the list of all flags."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # argparse finds the terminal's width for every flag anew, by way of slow imports.
+        # argparse would find the terminal's width again for every flag, with slow imports.
         kwargs.setdefault("formatter_class", partial(argparse.HelpFormatter, width=_width()))
         super().__init__(*args, **kwargs)
         self._words: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ever; the words are kept for the sentence about a mistake."""
+        """Parse as argparse does, and keep the words for the sentence about a mistake."""
         self._words = list(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"{value!r} is not accepted: {accepted}")
 
     def _flags(self) -> list[str]:
-        """The flags that are shown, those of sub-commands included."""
+        """The flags in the help, including those of sub-commands."""
         found: list[str] = []
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _first_unknown_flag(self) -> list[str]:
-        """The first flag that is not declared, before a program whose words are its own."""
+        """The first undeclared flag before the program, whose words are its own."""
         known = {flag: action for action in self._actions for flag in action.option_strings}
         has_program = any(action.nargs == argparse.REMAINDER for action in self._actions)
         words = iter(self._words)
@@ -109,13 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hvdtune VERB …`; return the exit status.
 
     0 is success, 2 a mistake on the command line or in a setting, 1 any other failure that has an
-    explanation; `hvdtune run` returns what its job returned.
+    explanation; `hvdtune run` returns its job's status.
     """
     if arguments is None:
         try:
             return _run(sys.argv[1:])
         finally:
-            # What is left is Python's own end, and a Ctrl-C in that no fault to tell of.
+            # Only Python's own exit is left, and Ctrl-C in that is no fault to report.
             from hvdtune.launch import interruption
 
             interruption.by_default()
@@ -187,7 +187,7 @@ def _run_verb(verb: str, words: Sequence[str]) -> int:
     except interruption.Ended as ended:
         return _complain(program, "ended by SIGTERM.", int(ended.code or 0))
     except BrokenPipeError:
-        # As `| head` wants it: quiet. The interpreter must not try to flush once more.
+        # `| head` expects silence. The interpreter must not try to flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except ModuleNotFoundError as error:
@@ -202,7 +202,7 @@ def _run_verb(verb: str, words: Sequence[str]) -> int:
 
 
 def _complain(program: str, sentence: str, status: int, error: Exception | None = None) -> int:
-    """Say what a user can do something about; with HVDTUNE_TRACEBACK=1 also where it arose."""
+    """Print a sentence that helps the user; with HVDTUNE_TRACEBACK=1 also the traceback."""
     if error is not None and os.environ.get("HVDTUNE_TRACEBACK", "0") not in ("", "0"):
         import traceback
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hvdtune.cli._files import check_output, check_recordings
 
-HELP = "say where the step goes and what to do next; as text, JSON, or a page with pictures"
+HELP = "show where the step's time goes and what to do next; as text, JSON, or an illustrated page"
 EPILOG = """\
 examples:
   hvdtune run -np 4 --timeline-filename t.json python train.py    # makes a recording
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print and write what was asked for; 0."""
+    """Print and write the requested forms; return 0."""
     from hvdtune.timeline import api
 
     target = args.output

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "The exit status is 0, or that of the first process that failed (128 + N for signal N); "
         "that of a failed elastic job is 1. "
-        "Settings: the command line goes before --config-file, that before the environment; "
-        "`hvdtune config` shows them all."
+        "The command line overrides --config-file, which overrides the environment; "
+        "`hvdtune config` shows all settings."
     )
     parser.add_argument("-v", "--version", action="store_true", help="print the version")
     parser.add_argument(
@@ -45,8 +45,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         dest="np",
         type=_count,
         metavar="N",
-        help="number of processes, with which an elastic job starts (default: what Slurm or LSF "
-        "has given the job)",
+        help="number of processes; an elastic job starts with it (default: what Slurm or LSF has "
+        "given the job)",
     )
     hosts = job.add_mutually_exclusive_group()
     hosts.add_argument(
@@ -62,25 +62,25 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     method.add_argument(
         "--mpi",
         action="store_true",
-        help="have mpirun start the processes (HOROVOD_CPU_OPERATIONS=MPI: tensors use MPI, too)",
+        help="have mpirun start the processes (HOROVOD_CPU_OPERATIONS=MPI: tensors also use MPI)",
     )
     method.add_argument("--jsrun", action="store_true", help="start the processes with LSF's jsrun")
     job.add_argument(
-        "--mpi-args", metavar='"ARGS"', help='further words for mpirun: --mpi-args="-x NAME"'
+        "--mpi-args", metavar='"ARGS"', help='more words for mpirun: --mpi-args="-x NAME"'
     )
     job.add_argument(
         "--binding-args", metavar='"ARGS"', help="for mpirun instead of -bind-to none -map-by slot"
     )
     job.add_argument(
-        "--dry-run", action="store_true", help="print the commands that would be run, run nothing"
+        "--dry-run", action="store_true", help="print the commands without running them"
     )
-    job.add_argument("--config-file", metavar="FILE", help="settings in YAML")
+    job.add_argument("--config-file", metavar="FILE", help="read settings from this YAML file")
     job.add_argument(
         "--network-interfaces",
         "--network-interface",
         action="append",
         metavar="A,B",
-        help="network interfaces that the ranks of several hosts use; also named to mpirun",
+        help="network interfaces that the ranks of several hosts use; also passed to mpirun",
     )
     job.add_argument("-p", "--ssh-port", type=_port, metavar="N", help="port of ssh on other hosts")
     job.add_argument(
@@ -91,7 +91,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "--disable-cache",
         action="store_true",
-        help="ask other hosts what they are, even if they were asked within the last hour",
+        help="query the other hosts again, even if that was done within the last hour",
     )
 
 
@@ -109,7 +109,9 @@ def _add_output_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put the time before each line of output",
     )
-    output.add_argument("--verbose", action="store_true", help="say what is started and what ends")
+    output.add_argument(
+        "--verbose", action="store_true", help="report each process that starts or ends"
+    )
 
 
 def _count(text: str) -> int:
@@ -129,7 +131,7 @@ def _port(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     """Run the job; the exit status is the first failing worker's, or 0.
 
-    Mistakes of the command line end with status 2 before anything is started.
+    A mistake on the command line ends with status 2 before anything is started.
     """
     if args.version or args.check_build:
         return _about(args.check_build)
@@ -173,7 +175,7 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 
 def _note_unused(args: argparse.Namespace) -> None:
-    """Say which flags are for mpirun alone; horovodrun takes them without a word."""
+    """Name the flags that are only for mpirun; horovodrun ignores them silently."""
     given = {"--mpi-args": args.mpi_args, "--binding-args": args.binding_args}
     flags = [flag for flag, value in given.items() if value is not None]
     if flags:
@@ -193,7 +195,7 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _elastic(args: argparse.Namespace, config: Any) -> options.Options:
-    """What flags and file say of elastic jobs."""
+    """The options of elastic jobs in flags and file."""
     from hvdtune.launch.errors import LaunchError
 
     in_file = {} if config is None else options.read_section(config)
@@ -222,7 +224,7 @@ def _request(
     from hvdtune.launch.local import environment
     from hvdtune.launch.remote.interfaces import given_interfaces
 
-    # mpirun and jsrun may place ranks otherwise.
+    # mpirun and jsrun may place ranks in another way.
     ours = not (args.mpi or args.jsrun)
     one_host = len(hosts) == 1 or (ours and bool(hosts) and hosts[0].slots >= count)
     choice = _settings(args, config, one_host=one_host)
@@ -278,7 +280,7 @@ def _settings(args: argparse.Namespace, config: Any, *, one_host: bool) -> Any:
     from hvdtune.launch.settings import choose
 
     choice = choose(args.knobs, config, os.environ, one_host=one_host)
-    by_others = args.mpi or args.jsrun  # who may be told of --tcp
+    by_others = args.mpi or args.jsrun  # mpirun and jsrun may be given --tcp
     notices = [words for words in choice.notices if not (by_others and words.startswith("--tcp "))]
     for notice in notices:
         print(f"hvdtune run: {notice}", file=sys.stderr)
@@ -305,7 +307,7 @@ def _method(args: argparse.Namespace) -> Any:
 def _hosts(args: argparse.Namespace, elastic: options.Options) -> tuple[list[Any], int | None]:
     """The hosts, and the number of processes if it is known.
 
-    -np alone means this machine, as with Horovod, even where a batch system has given us more.
+    -np alone means this machine, as in Horovod, even if a batch system has given us more.
     """
     from hvdtune.launch.allocation import hosts
     from hvdtune.launch.errors import LaunchError

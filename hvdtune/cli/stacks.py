@@ -1,4 +1,4 @@
-"""`hvdtune stacks`: where the ranks of a running job are in their Python code."""
+"""`hvdtune stacks`: the lines that the ranks of a running job are executing in Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print to stdout; 0, or 1 when there is no such job."""
+    """Print to stdout; return 0, or 1 if there is no such job."""
     from hvdtune.live import client
 
     question = "stacks" if args.rank is None else f"stacks {args.rank}"

@@ -1,4 +1,4 @@
-"""`hvdtune timeline`: what a timeline says, whether it is sound; joins files, cuts out steps."""
+"""`hvdtune timeline`: reads and checks a timeline, joins files, cuts out steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the sub-commands."""
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     about = "print a verdict, the ranks that were late and where the time went"
-    about += "; of a file in Horovod's layout (of a recording of all ranks: hvdtune report)"
+    about += "; for a file in Horovod's layout (for a recording of all ranks: hvdtune report)"
     command = commands.add_parser("summary", help=about, description=about)
     _add_file(command, "a timeline in Horovod's layout")
     command.add_argument(
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         metavar="OUT.json",
         dest="out",
-        help="the file to write; a lone FILE is joined in place",
+        help="the file to write; a single FILE is joined in place",
     )
     about = "write what trace viewers show of some steps, or of all generations of an elastic job"
     command = commands.add_parser("view", help=about, description=about)
@@ -41,17 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         metavar="FILE",
         nargs="+",
-        help="a recording, or its .gz; of an elastic job, the recording of each generation",
+        help="a recording, or its .gz; for an elastic job, the recording of each generation",
     )
     command.add_argument(
-        "--steps", metavar="A:B", help="from step A on, up to B excluded (as many as fit)"
+        "--steps", metavar="A:B", help="from step A on, up to but without B (as many as fit)"
     )
     command.add_argument(
         "-o", metavar="OUT.json", dest="out", required=True, help="the file to write, or .gz"
     )
     about = (
-        "begin recording a running job, all its ranks at one place; it must have been started with "
-        "HOROVOD_TIMELINE (DYNAMIC records nothing at first)"
+        "begin recording a running job, on all its ranks at once; it must have been started "
+        "with HOROVOD_TIMELINE (DYNAMIC records nothing at first)"
     )
     command = commands.add_parser("start", help="begin recording a running job", description=about)
     command.add_argument("file", metavar="FILE", help="the timeline to write, on rank 0's host")
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print to stdout; 0, or 1 when a checked file has flaws or there is no such job."""
+    """Print to stdout; return 0, or 1 if a checked file has flaws or there is no such job."""
     if args.command is None:
         raise ValueError("give a command: summary, check, merge, view, start or stop")
     if args.command in ("start", "stop"):
@@ -108,7 +108,7 @@ def _write(args: argparse.Namespace) -> int:
     if args.command == "merge":
         check_recordings(args.files)
         if args.out is not None:
-            # Recordings are all in what is written; a profile is not.
+            # A recording is included as a whole; a profile is not.
             check_output("-o", args.out, [file for file in args.files if not _is_recording(file)])
         print(merge(args.files, args.out))
     else:

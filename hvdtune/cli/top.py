@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show until the job ends or Ctrl-C; 0, or 1 when there is no such job."""
+    """Show until the job ends or Ctrl-C; return 0, or 1 if there is no such job."""
     from hvdtune.live import client, top
 
     if not args.interval > 0:

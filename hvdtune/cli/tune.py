@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 HELP = "find the fastest settings for a script or a bench workload by running it again and again"
 
 DESCRIPTION = """\
-Tunes scripts that are too short to be tuned while they run, and settings that need a new start.
+Tunes scripts that are too short to be tuned while they run, and settings that need a restart.
 Runs the program unchanged, and restarts it until the search is done. As with HOROVOD_AUTOTUNE=1,
-settings are adopted only if they were shown to be faster. Use a short program, or one that saves
+a setting is adopted only if it was measurably faster. Use a short program, or one that saves
 nothing.
 """
 
@@ -36,7 +36,7 @@ examples:
   hvdtune tune --workload bert-base --np 8
   hvdtune tune -np 2 --cycle-time-ms 1 --autotune-log-file log.csv -- python train.py
 
-The outcome is remembered, as after a run with HOROVOD_AUTOTUNE=1 (see: hvdtune autotune list).
+The outcome is stored, as after a run with HOROVOD_AUTOTUNE=1 (see: hvdtune autotune list).
 Settings given as flags, in --config-file or as variables are fixed, as for hvdtune run.
 """
 
@@ -65,19 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--skip-steps", type=_steps, default=3, metavar="N",
-        help="steps left out after every start (default: 3)",
+        help="steps not measured after every start (default: 3)",
     )  # fmt: skip
     parser.add_argument(
         "--show-output", action="store_true",
-        help="pass the program's output on to stderr, instead of its last lines when it fails",
+        help="show the program's output on stderr, not only its last lines if it fails",
     )  # fmt: skip
-    parser.add_argument("--config-file", metavar="FILE", help="settings in YAML")
+    parser.add_argument("--config-file", metavar="FILE", help="read settings from this YAML file")
     add_knob_flags(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune; 0 when it came to an end, 1 when the program failed or the time was over before."""
+    """Tune; return 0 if it finished, 1 if the program failed or the time was over before."""
     from hvdtune.autotune.session.offline import JobsEnded, RemoteEngine
     from hvdtune.launch.allocation import capacity
     from hvdtune.launch.allocation.hosts import Host
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     command = _command(args)
     capacity.require_room([Host("localhost", args.np)], args.np)
     environ, settings = _settings(args)
-    # Without a name: nothing is left of it, however this process ends.
+    # Without a name, so that nothing is left of it, however this process ends.
     with tempfile.TemporaryFile(prefix="hvdtune-tune-") as output:
         start = partial(_start, args, command, environ, output)
         engine = RemoteEngine(start, _restarting(settings), args.skip_steps)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: list[str]) -> bool:
-    """Run the session; whether it came to an end."""
+    """Run the session; return whether it finished."""
     from hvdtune.autotune.messages import Messenger
     from hvdtune.autotune.report import log
     from hvdtune.autotune.session.session import Session
@@ -111,7 +111,7 @@ def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: li
     began = time.monotonic()
     messenger = Messenger(settings.log_level, settings.log_hide_time)
     display = Display()
-    # Warm-up and baseline, those of the search, the comparison's, and the last row.
+    # Warm-up and baseline, the search's samples, the comparison's, and the last row.
     display.total = settings.autotune_warmup_samples + 2
     display.total += settings.autotune_bayes_opt_max_samples + 2 * len(LOOKS)
     display.phase(f"starting {' '.join(command)}")
@@ -154,7 +154,7 @@ class _Budget:
 
 
 class _ProgressWriter:
-    """A log writer that shows on the bar what it writes."""
+    """A log writer that also shows its rows on the progress bar."""
 
     def __init__(self, writer: Any, display: Any) -> None:
         self._writer = writer
@@ -196,7 +196,7 @@ def _command(args: argparse.Namespace) -> list[str]:
 
 
 def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
-    """The job's environment, and the settings as it will read them."""
+    """The job's environment, and the settings as the job will read them."""
     from hvdtune.launch.config_file import read_config_file
     from hvdtune.launch.elastic import options
     from hvdtune.launch.settings import choose
@@ -204,25 +204,25 @@ def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
 
     config = read_config_file(args.config_file) if args.config_file else None
     if config is not None:
-        options.read_section(config)  # what is tuned is no elastic job
+        options.read_section(config)  # a tuned job is not elastic
     flags = {**args.knobs, "autotune": ("hvdtune tune", True)}
     choice = choose(flags, config, os.environ, one_host=True)
     for notice in choice.notices:
         print(f"hvdtune tune: {notice}", file=sys.stderr)
     environ = {**os.environ, **choice.variables()}
-    # Here the job's end is tuning's beginning: there is no afterwards to watch.
+    # Here the job's end is tuning's beginning: there is nothing to watch afterwards.
     environ.pop(knobs.KNOBS["autotune_watch"].env, None)
     settings = knobs.from_environ(environ)
-    # In the job, these would be a tuner's of its own.
+    # In the job, these would start a tuner of its own.
     for key in ("autotune_log", "autotune_store"):
         environ.pop(knobs.KNOBS[key].env, None)
     return environ, settings
 
 
 def _restarting(settings: Settings) -> dict[str, Any]:
-    """The settings that a new start changes and that are free, with their values.
+    """The free settings that only a restart changes, with their values.
 
-    Where ranks share a GPU the launcher sees to it that their thread blocks have room.
+    If ranks share a GPU, the launcher makes room for their thread blocks.
     """
     from hvdtune.settings.knobs import KNOBS
 

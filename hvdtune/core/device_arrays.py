@@ -1,4 +1,4 @@
-"""Arrays on GPUs, as whatever library has made them.
+"""Arrays on GPUs, made by any library.
 
 Such an array is any object with ``__cuda_array_interface__``: those of CuPy and Numba, and
 `DeviceArray`, the engine's own.
@@ -31,15 +31,15 @@ _CODES = {
 
 
 def is_one(array: object) -> bool:
-    """Whether it is an array in a GPU's memory."""
+    """Whether `array` is an array in a GPU's memory."""
     return hasattr(array, "__cuda_array_interface__")
 
 
 def buffer(array: Any, written: bool = False) -> Buffer:
-    """Its memory, kept alive by the buffer.
+    """The array's memory, kept alive by the buffer.
 
-    Raises ValueError for a type that the engine has no arithmetic for, a layout with gaps, and
-    memory that is ``written`` but must not be; and where there is no CUDA driver.
+    Raises ValueError for a type that the engine has no arithmetic for, a layout with gaps, memory
+    that is ``written`` but read-only, and if there is no CUDA driver.
     """
     interface = array.__cuda_array_interface__
     typestr = interface["typestr"]
@@ -82,9 +82,9 @@ def fresh(array: Any) -> Any:
 
 
 def as_given(array: Any, result: DeviceArray) -> Any:
-    """``result`` as an array of the library that ``array`` is of, without a copy.
+    """``result`` as an array of the same library as ``array``, without a copy.
 
-    As it is, where that is neither CuPy nor Numba.
+    If that is neither CuPy nor Numba, ``result`` itself.
     """
     library = type(array).__module__.partition(".")[0]
     module = sys.modules.get(library)

@@ -1,4 +1,4 @@
-"""What parameters' hooks note of a step: native, because they run so often."""
+"""Notes of parameters' hooks about a step: native, because the hooks run so often."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _AGREED = (
     "dynamic_process_sets",
     "cpu_operations",
 )
-# … and in a job on several hosts besides: on one they do nothing.
+# … and in a job on several hosts also these: on one they do nothing.
 _AGREED_BETWEEN_HOSTS = (
     "hierarchical_allreduce",
     "hierarchical_allgather",
@@ -55,16 +55,16 @@ _AGREED_BETWEEN_HOSTS = (
 
 
 class _NotMet(Exception):
-    """The processes of an elastic job have not come together: they ask for other places."""
+    """The processes of an elastic job have not come together: they must ask for other places."""
 
 
 class _Place(NamedTuple):
-    """Where init's `comm` puts this process."""
+    """The place that init's `comm` gives this process."""
 
     topology: Topology
-    members: mpi_communicators.Members | None  # None where MPI does not know the job
-    has_communicators: bool  # some process of the job brings sets made from communicators
-    listed: bool = False  # by a list of ranks
+    members: mpi_communicators.Members | None  # None if MPI does not know the job
+    has_communicators: bool  # some process of the job has sets made from communicators
+    listed: bool = False  # `comm` is a list of ranks
     root: int = 0  # the launcher's number of the job's rank 0
 
 
@@ -74,38 +74,38 @@ def init(
 ) -> None:
     """Join the job; blocks until all its processes have.
 
-    Calling it again while initialised only registers those of `process_sets` that the job does not
-    have yet, collectively; `comm` is ignored then.
+    A second call while initialised only registers those of `process_sets` that the job does not
+    have yet, collectively; it ignores `comm`.
 
     Args:
-        comm: who forms the job.
+        comm: which processes form the job.
 
             None (or an empty list): all processes that the launcher started (see
             `hvdtune.core.topology`); without a launcher, this one alone.
 
-            An iterable of ints, ranks of the launcher's job: these processes form one of their
+            An iterable of ints, ranks of the launcher's job: these processes form a job of their
             own, in which the k-th of the list has rank k. Disjoint lists give independent jobs.
-            Under every launcher, unlike Horovod, which ignores the list without MPI. A process
-            that is not in its list gets a ValueError; Horovod gives it the world communicator,
-            where it waits for processes that never come.
+            This works under every launcher; Horovod ignores the list without MPI. A process that
+            is not in its list gets a ValueError; Horovod gives it the world communicator, where
+            it waits for processes that never come.
 
             An mpi4py communicator: its processes, with their ranks in it. Disjoint communicators
             give independent jobs.
-        process_sets: sets to register, as many as there is room for; every process passes the same
-            ones, or communicators. "dynamic" registers none and sets
+        process_sets: sets to register, as many as there is room for; every process must pass the
+            same ones, or communicators. "dynamic" registers none and sets
             HOROVOD_DYNAMIC_PROCESS_SETS=1, which allows adding sets later.
 
-    In an elastic job the driver decides who forms the job, and waits until it can be formed. Sets
-    with ranks that the job does not have are left out, and the sets of the first init are made
-    again by every later one that is given none. If the job runs already, init returns at once: this
-    process joins it when its elastic function begins, and until then has an expected place only.
+    In an elastic job the driver decides which processes form the job, and waits until they can.
+    Sets with ranks that the job does not have are left out. A later init without sets makes those
+    of the first init again. If the job runs already, init returns at once: this process joins it
+    when its elastic function begins, and until then has only an expected place.
 
     Raises:
-        ValueError: "Horovod initialization failed: …", when the processes do not come together
-            or disagree about the job, and for ranks in a set that do not exist or are given
-            twice: the job does not run, on any process. "… is a duplicate", for a set that occurs
-            twice or is the whole job: the job runs all the same. Also for a `comm` that is none
-            of the above, and in a fork of a rank, which has no place of its own in the job.
+        ValueError: "Horovod initialization failed: …" if the processes do not come together or
+            disagree about the job, or if a set has ranks that do not exist or are given twice:
+            the job then runs on no process. "… is a duplicate" for a set that occurs twice or is
+            the whole job: the job runs all the same. Also for a `comm` that is none of the above,
+            and in a fork of a rank, which has no place of its own in the job.
         TypeError: `comm` has members that are no ints.
         NotImplementedError: sets made from communicators in a job made from a list of ranks.
         SystemExit: an elastic job goes on without this process, or has no driver any more.
@@ -126,14 +126,14 @@ def init(
 def _start_elastic(
     comm: Iterable[int] | Any, process_sets: Sequence[sets.ProcessSet] | str | None
 ) -> tuple[_Place, list[sets.ProcessSet]]:
-    """Join the job where its driver says, as often as it takes; with the sets that are possible.
+    """Join the job where its driver says, as often as necessary; with the sets that are possible.
 
-    If the job runs already, and the elastic function has not begun: expect to join it there.
+    If the job runs already, and the elastic function has not begun, expect to join it there.
     """
     global _sets_of_program
     if world.is_fork():
         raise ValueError(f"init(): {world.absence()}")
-    if process_sets is not None and not world.is_expected():  # those of a later init do not stay
+    if process_sets is not None and not world.is_expected():  # a later init's sets are not kept
         _sets_of_program = process_sets
     every = sets.given_to_init(_sets_of_program)
     if (comm is not None and comm != []) or any(given.mpi_comm is not None for given in every):
@@ -158,7 +158,7 @@ def _start_elastic(
             if member.is_finished():
                 raise ValueError(
                     f"Horovod initialization failed: {error}; this process gets no other place, "
-                    "for its elastic function has returned"
+                    "because its elastic function has returned"
                 ) from None
             log.write("info", f"init(): {error}; asking for another place")
             member.will_ask(messages.FAILURE, str(error))
@@ -228,7 +228,7 @@ def _read_settings() -> knobs.Settings:
 
 
 def _name_strange_variables(topology: Topology) -> None:
-    """On rank 0, once: the environment's variables of our prefixes that do nothing here."""
+    """On rank 0, once: name the environment's variables of our prefixes that do nothing here."""
     if topology.rank == 0 and sum(_generations.values()) == 1:
         remarks = variables.remarks(os.environ)
         if remarks:
@@ -260,7 +260,7 @@ def _find_place(comm: Iterable[int] | Any, given: list[sets.ProcessSet], patienc
 
 
 def _place_for_more(given: list[sets.ProcessSet]) -> _Place:
-    """The running job's place, for sets that an init brings later."""
+    """The running job's place, for sets that a later init registers."""
     global _place
     assert _place is not None
     brings = any(process_set.mpi_comm is not None for process_set in given)
@@ -279,7 +279,8 @@ def _planned_sets(
 ) -> tuple[list[list[int]], ValueError | None]:
     """The sets to start with, or why there cannot be any.
 
-    A process that knows it will fail still meets the others: they fail with it instead of waiting.
+    A process that knows it will fail still meets the others, so that they fail too, instead of
+    waiting.
     """
     try:
         for process_set in given:
@@ -353,7 +354,7 @@ def _engine_options(
 
 
 def _reduction_threads(settings: knobs.Settings) -> int:
-    """As the engine takes them: -1 leaves the number to it."""
+    """In the engine's terms: -1 leaves the number to it."""
     return -1 if settings.reduction_threads == "auto" else int(settings.reduction_threads)
 
 
@@ -391,20 +392,20 @@ def _register_exit() -> None:
     global _exit_registered
     if not _exit_registered:
         _exit_registered = True
-        atexit.register(_finish_mpi)  # behind shutdown: what is registered last runs first
+        atexit.register(_finish_mpi)  # runs after shutdown: what is registered last runs first
         atexit.register(shutdown)
         os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _finish_mpi() -> None:
-    """End MPI where it was begun for the engine.
+    """End MPI if it was started for the engine.
 
-    A process that fails leaves MPI without a word: its mpirun ends the others then, while
-    MPI_Finalize would wait for them.
+    A process that fails leaves MPI silently: its mpirun then ends the others, while MPI_Finalize
+    would wait for them.
     """
     if not world.is_ranks_own():
         return
-    for stream in (sys.stdout, sys.stderr):  # what comes too late is lost with some mpiruns
+    for stream in (sys.stdout, sys.stderr):  # some mpiruns lose later output
         with contextlib.suppress(Exception):
             stream.flush()
     _native.finish_mpi(
@@ -419,7 +420,7 @@ def _forget_in_child() -> None:
     It still knows its parent's place there, which a DataLoader's workers ask for.
     """
     global _lock
-    _lock = threading.RLock()  # a thread that the child does not have may hold it
+    _lock = threading.RLock()  # a thread that the child does not have may hold the old one
     membership.renew_lock()
     world.abandon()
 
@@ -429,7 +430,7 @@ def _running_engine() -> _native.Engine | None:
 
 
 def shutdown() -> None:
-    """End the job for all its processes; nothing if it is not running.
+    """End the job for all its processes; does nothing if it is not running.
 
     In a fork of a rank only this process forgets the job, which goes on.
     """
@@ -440,7 +441,7 @@ def shutdown() -> None:
                 sets.release()
             return
         for _, before_shutdown in _hooks:
-            # A tuner or recorder that fails to say goodbye must not keep the job from ending.
+            # A failure of a tuner or recorder must not keep the job from ending.
             try:
                 before_shutdown()
             except Exception as error:
@@ -453,7 +454,7 @@ def shutdown() -> None:
             _place.members.close()
         engine.shutdown()
         recording.forget_signal(settings)
-        # In an elastic job the others are waiting for this process to join them again.
+        # In an elastic job the others wait for this process to join them again.
         recording.finish(engine, topology.rank, waits=not member.comes_back())
         if not member.comes_back():
             recording.finish_generations(settings, topology.rank)
@@ -463,5 +464,5 @@ def shutdown() -> None:
 
 
 def add_lifecycle_hook(after_init: Hook, before_shutdown: Hook) -> None:
-    """Call `after_init` behind every init and `before_shutdown` ahead of every shutdown."""
+    """Call `after_init` after every init and `before_shutdown` before every shutdown."""
     _hooks.append((after_init, before_shutdown))

@@ -1,9 +1,9 @@
-"""Which process sets the running job has: adding, removing, and adopting those of init.
+"""The process sets of the running job: adding, removing, and adopting those of init.
 
 Sets are registered by ``init(process_sets=[…])`` or, in a job started with
 HOROVOD_DYNAMIC_PROCESS_SETS=1, by `add_process_set` while it runs.
 
-`operations` and `objects` are imported when sets change: `import hvdtune` has to be quick.
+`operations` and `objects` are imported only when sets change, to keep `import hvdtune` quick.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdtune.core.process_sets import ProcessSet
 
 _INT32 = 2**31 - 1
 
-# The engine takes one addition or removal at a time, so that ranks whose threads bring them in
+# The engine handles one addition or removal at a time, so that ranks whose threads submit them in
 # different orders disagree instead of waiting for each other.
 _changing = threading.Lock()
 
@@ -29,13 +29,13 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Register a set while the job runs; returns it, with its number.
 
     Every process of the job calls this with the same ranks, whether it is among them or not, and
-    waits for the others. Threads may add and remove sets at the same time; they are served one
-    after another, so on all processes they must come in the same order.
+    waits for the others. Threads may add and remove sets at the same time; their calls run one
+    after another, and must be in the same order on all processes.
 
     Raises ValueError, on every process, for ranks that do not exist or are given twice, for ranks
-    of which there is a set already ("duplicate process set"), and when processes pass different
+    of which there is a set already ("duplicate process set"), and if processes pass different
     ranks or remove a set instead; the job goes on. Also raises ValueError without
-    HOROVOD_DYNAMIC_PROCESS_SETS=1 and when the job ends meanwhile, NotImplementedError for a
+    HOROVOD_DYNAMIC_PROCESS_SETS=1 and if the job ends meanwhile, NotImplementedError for a
     communicator whose ranks are not known.
     """
     if not isinstance(process_set, ProcessSet):
@@ -57,8 +57,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     and the object has no number any more (it can be added again). Operations that still wait in
     the set fail with HorovodInternalError, "Process set has been removed".
 
-    Raises ValueError, on every process, when processes remove different sets or add one; without
-    HOROVOD_DYNAMIC_PROCESS_SETS=1; and when the job ends meanwhile.
+    Raises ValueError, on every process, if processes remove different sets or add one; without
+    HOROVOD_DYNAMIC_PROCESS_SETS=1; and if the job ends meanwhile.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"remove_process_set takes a ProcessSet, not {process_set!r}")
@@ -81,7 +81,7 @@ def adopt(
     members: mpi_communicators.Members | None,
     somebody_has_communicators: bool,
 ) -> None:
-    """Give every set its number; what the job does not know yet is registered first.
+    """Give every set its number, after registering those that the job does not know yet.
 
     Collective if there is anything to register or `somebody_has_communicators`. Sets made from
     communicators, which differ from process to process, are registered for all of them.
@@ -116,7 +116,7 @@ def adopt(
 
 
 def renew_lock() -> None:
-    """After a fork: no thread of the child will ever open the lock."""
+    """After a fork: no thread of the child would ever release the old lock."""
     global _changing
     _changing = threading.Lock()
 
@@ -134,10 +134,10 @@ def _check_dynamic(what: str) -> None:
 
 
 def _register(ranks: Sequence[int]) -> int:
-    """Have the engine, on all ranks, make a set; its number."""
+    """Have the engine, on all ranks, make a set; return its number."""
     from hvdtune.core import operations
 
-    # Wrong ranks are for the coordinator to refuse, everywhere; but they must fit its message.
+    # The coordinator refuses wrong ranks, on every rank; but they must fit its message.
     shown = [max(-_INT32, min(_INT32, rank)) for rank in ranks]
     with _changing:
         number = _run(lambda engine: engine.add_process_set(shown))[0]

@@ -1,7 +1,7 @@
 """Collectives on arbitrary Python objects, built on a face's byte collectives.
 
-An object that cannot be pickled is an error on every rank, not only on its own: in its place goes
-the error's text, announced by a negative length, so that nobody waits for bytes that never come.
+An object that cannot be pickled is an error on every rank, not only on its own: the error's text is
+sent in its place, announced by a negative length, so that nobody waits for bytes that never come.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _loaded(data: Any, sender: int, call: str, name: str) -> Any:
 
 
 def _took(begin: float, name: str) -> None:
-    """Tell the recording for how long an object was pickled or unpickled."""
+    """Record how long the pickling or unpickling of an object took."""
     if marks.are_recorded():
         marks.counter(f"pickling {name} (s)", time.monotonic() - begin)
 
@@ -64,13 +64,13 @@ def broadcast_object(
 ) -> Any:
     """Send a picklable object from `root_rank` to every rank of the set.
 
-    Returns the root's own object on the root, a copy of it elsewhere; what the others pass does not
-    matter. Two broadcasts: ``<name>.sz`` (length) and ``<name>.t`` (bytes). Raises ValueError on
-    every rank when the root's object cannot be pickled, and on a rank that cannot load it.
+    Returns the root's own object on the root, a copy of it elsewhere; the others' own objects are
+    ignored. Two broadcasts: ``<name>.sz`` (length) and ``<name>.t`` (bytes). Raises ValueError on
+    every rank if the root's object cannot be pickled, and on a rank that cannot load it.
     """
     import numpy as np
 
-    # Not the type's name, as in Horovod: ranks that pass different types would never meet.
+    # Without the type's name, unlike Horovod: ranks that pass different types would never meet.
     base = name if name is not None else "broadcast_object"
     root = world.rank() == root_rank
     data, number, error = _packed(obj, f"broadcast.{base}") if root else (None, 0, None)
@@ -90,7 +90,7 @@ def allgather_object(
 ) -> list[Any]:
     """Every rank's picklable object, in rank order. Names ``<name>.sz`` and ``<name>.t``.
 
-    Raises ValueError on every rank when an object cannot be pickled, and on a rank that cannot load
+    Raises ValueError on every rank if an object cannot be pickled, and on a rank that cannot load
     one.
     """
     import numpy as np

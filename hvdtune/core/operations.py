@@ -1,4 +1,4 @@
-"""Collectives on memory: what every face is built on.
+"""Collectives on memory, the base of every face.
 
 An operation is submitted with the addresses of its tensors and gets a handle; `synchronize` waits
 for it and returns the framework's result.
@@ -30,7 +30,7 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set, id_of
 DTYPES = _native.DTYPES
 _BOOL = DTYPES["bool"]
 
-_LARGEST_ROOT = 2**31 - 1  # what the engine can be asked for
+_LARGEST_ROOT = 2**31 - 1  # the largest that the engine accepts
 
 _PREFIX = {code: name for name, code in _native.OP_KINDS.items()}  # of names on the wire
 ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
@@ -90,8 +90,8 @@ __all__ = [
 class Buffer:
     """Contiguous memory of one tensor; `owner` keeps it alive until the operation is done.
 
-    `device` is the GPU that it is on, -1 for the host; it can be used after the work up to now of
-    `streams`, CUDA's handles. `current_stream` tells the stream in which a result will be used;
+    `device` is the GPU that it is on, -1 for the host. It can be used after the work that is now in
+    `streams`, CUDA's handles. `current_stream` gives the stream in which a result will be used;
     without it the host waits for the GPU.
     """
 
@@ -106,15 +106,15 @@ class Buffer:
 
 @dataclass(slots=True)
 class Completed:
-    """What the engine returns: new NumPy arrays (bfloat16 as uint16 bits), and numbers.
+    """The engine's results: new NumPy arrays (bfloat16 as uint16 bits), and numbers.
 
-    Of tensors on a GPU the arrays are `DeviceArray`s (bfloat16 as int16 bits).
+    For tensors on a GPU the arrays are `DeviceArray`s (bfloat16 as int16 bits).
     The numbers are the received splits of an alltoall, the last rank to join of a join.
     """
 
     outputs: list[Any] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
-    gpu: DeviceDone | None = None  # where it may not be done yet
+    gpu: DeviceDone | None = None  # if it may not be done yet
 
     @property
     def received_splits(self) -> list[int]:
@@ -133,9 +133,8 @@ _unnamed: dict[tuple[int, str], int] = {}
 _unnamed_lock = threading.Lock()
 _join_hooks: list[Callable[[], None]] = []
 
-# Called for every gradient, so these go past everything here; `_native.pyi` says what they do.
-# Nothing is done, and the `*_async` functions have the words for why, where they return None and
-# False.
+# Called for every gradient, so these bypass everything here; `_native.pyi` says what they do.
+# If they return None or False, they have done nothing, and the `*_async` functions can say why.
 _hot = HotCalls(world.running, _pending, global_process_set, id_of)
 allreduce_tensor_async = _hot.submit_in_place
 allreduce_tensor = _hot.allreduce_at_once
@@ -151,7 +150,7 @@ def plan_allreduces(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> AllreducePlan:
-    """Allreduces in place, of these names, that will be made together again and again.
+    """Allreduces in place, with these names, that will be made together again and again.
 
     ``codes`` are dtype codes by the tensors' dtype.
     """
@@ -159,7 +158,7 @@ def plan_allreduces(
 
 
 def name_on_wire(operation: str, name: str) -> str:
-    """What all ranks know an `operation` as that was given a name. Raises ValueError for no text.
+    """The name that all ranks use for an `operation` named `name`. Raises ValueError for no text.
 
     `operation` is "allreduce", "grouped_allreduce", ….
     """
@@ -173,7 +172,7 @@ def name_on_wire(operation: str, name: str) -> str:
 
 
 def wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
-    """(name as all ranks know it, whether it will come again)."""
+    """(name as all ranks know it, whether it will be used again)."""
     prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
     if name is not None:
         return name_on_wire(prefix, name), True
@@ -184,13 +183,13 @@ def wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[
 
 
 def give_back_name(on_wire: str, set_id: int) -> None:
-    """An operation was refused on this rank: its automatic name is for the next one.
+    """An operation was refused on this rank: the next one gets its automatic name.
 
-    The other ranks have not heard of it, and count on.
+    The other ranks do not know of the refused operation, and continue counting.
     """
     prefix, _, number = on_wire.partition(".noname.")
     with _unnamed_lock:
-        # Another thread may have taken the next one meanwhile: then it is too late.
+        # Another thread may have taken the next name meanwhile: then it is too late.
         if number == str(_unnamed.get((set_id, prefix))):
             _unnamed[set_id, prefix] -= 1
 
@@ -263,7 +262,7 @@ def _place_of(kind: str, buffers: Sequence[Buffer]) -> tuple[int, tuple[int, ...
 
 
 def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Finish:
-    """`finish`, of a result that is used when the GPU is done."""
+    """`finish`, for a result that is used when the GPU is done."""
 
     def finished(completed: Completed) -> Any:
         if completed.gpu is not None and current_stream is not None:
@@ -278,7 +277,7 @@ def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Fin
 def running_engine() -> Any:
     """The engine; collectives before init fail as in Horovod, with HorovodInternalError.
 
-    Those in a fork of a rank with ValueError.
+    In a fork of a rank they fail with ValueError.
     """
     if not world.is_initialized():
         raise HorovodInternalError("Horovod has not been initialized; use hvd.init().")
@@ -292,7 +291,7 @@ def _dtypes_of(buffers: Sequence[Buffer]) -> list[int]:
 def check_reduction(
     kind: str, dtypes: Sequence[int], op: int, prescale: float, postscale: float
 ) -> None:
-    """Raise ValueError or TypeError for what no rank can reduce like that.
+    """Raise ValueError or TypeError for a reduction that no rank could carry out.
 
     `kind`: the operation, for the message; `dtypes`: the engine's codes.
     """
@@ -302,7 +301,7 @@ def check_reduction(
     for factor, value in (("prescale_factor", prescale), ("postscale_factor", postscale)):
         if not hasattr(value, "__float__"):
             raise TypeError(f"{kind}: {factor} must be a number, not {value!r}")
-        if value != value:  # the ranks could not even agree that they have the same
+        if value != value:  # the ranks could not even agree that they have the same value
             raise ValueError(f"{kind}: {factor} must be a number, not NaN")
     scaled = op == reduce_ops.Average or prescale != 1.0 or postscale != 1.0
     if scaled and _BOOL in dtypes:
@@ -310,7 +309,7 @@ def check_reduction(
 
 
 def check_adasum(process_set: ProcessSet) -> None:
-    """Raise NotImplementedError where Adasum is not defined.
+    """Raise NotImplementedError if Adasum is not defined.
 
     It combines the ranks of the whole job in pairs, and pairs of pairs.
     """
@@ -319,7 +318,7 @@ def check_adasum(process_set: ProcessSet) -> None:
             f"op=Adasum works on all ranks of the job only, not on the process set {process_set}."
         )
     if world.is_expected():
-        return  # the size that counts is that of the job as it is then
+        return  # the job's later size decides
     running_engine()
     size = world.size()
     if size & (size - 1) != 0:
@@ -344,7 +343,7 @@ def allreduce_async(
 
     ``output = postscale * reduce(prescale * input)``, and divided by the set's size for Average.
     A group is reduced as a whole or not at all. Raises ValueError at once for a name in flight or
-    a dtype the reduction is not defined for, NotImplementedError for Adasum where it cannot work.
+    a dtype that the reduction is not defined for, NotImplementedError if Adasum is impossible.
     """
     if op == reduce_ops.Adasum:
         check_adasum(process_set)
@@ -378,7 +377,7 @@ def allgather_async(
 
 
 def check_root(root_rank: Any) -> None:
-    """Raise TypeError for what is no number of a rank, ValueError for what can be none."""
+    """Raise TypeError if `root_rank` is no integer, ValueError if it cannot be a rank."""
     if not hasattr(root_rank, "__index__"):
         raise TypeError(f"broadcast: root_rank must be the number of a rank, not {root_rank!r}")
     if abs(root_rank) > _LARGEST_ROOT:
@@ -394,7 +393,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
     finish: Finish,
 ) -> int:
-    """Copy the input of `root_rank` (a global rank) into everybody's output."""
+    """Copy the input of `root_rank` (a global rank) into every rank's output."""
     check_root(root_rank)
     return _submit(
         BROADCAST,
@@ -488,11 +487,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join_async(device: int = -1) -> int:
-    """Take part in the whole job's allreduces with zeros until all ranks have joined.
+    """Contribute zeros to the whole job's allreduces until all ranks have joined.
 
     `synchronize` waits for that, and returns the global rank that joined last. Until then this
-    process can submit nothing to the whole job (ValueError); the other ranks can run nothing but
-    allreduce there.
+    process can submit nothing to the whole job (ValueError); the other ranks can run only
+    allreduces there.
     """
     engine = running_engine()
     handle: int = engine.join(device)
@@ -501,8 +500,8 @@ def join_async(device: int = -1) -> int:
 
 
 def _last_to_join(completed: Completed) -> int:
-    # Nothing of the job is under way any more, and the ranks may have called unequal numbers of
-    # unnamed operations: the names would never match again.
+    # The job's operations are all done, and the ranks may have called unequal numbers of unnamed
+    # operations: the names would never match again.
     forget_names(0)
     for hook in _join_hooks:
         hook()
@@ -510,7 +509,7 @@ def _last_to_join(completed: Completed) -> int:
 
 
 def add_join_hook(hook: Callable[[], None]) -> None:
-    """Call `hook` on every rank whenever all ranks have joined, before it hears of it."""
+    """Call `hook` on every rank when all ranks have joined, before `synchronize` returns."""
     _join_hooks.append(hook)
 
 
@@ -518,7 +517,7 @@ def join(device: int = -1) -> int:
     """`join_async`, and wait.
 
     `device` is the GPU on which this process makes zeros for tensors on GPUs, if it has had none
-    there yet; no matter where there is no GPU.
+    there yet; it is ignored if there is no GPU.
     """
     return int(synchronize(join_async(device)))
 
@@ -526,7 +525,7 @@ def join(device: int = -1) -> int:
 def poll(handle: int) -> bool:
     """Whether an operation is done. Raises ValueError for an unknown or fetched handle.
 
-    In a fork of a rank also for that rank's handles.
+    In a fork of a rank it raises it also for that rank's handles.
     """
     if handle not in _pending:
         _refuse_inherited(handle)
@@ -537,7 +536,7 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for an operation and return its result, once; None for an unknown handle.
 
-    Raises HorovodInternalError when it failed, on every rank of the set; ValueError in a fork of
+    Raises HorovodInternalError if it failed, on every rank of the set; ValueError in a fork of
     the rank that submitted it.
     """
     tensor = _collect_tensor(handle)
@@ -550,7 +549,7 @@ def synchronize(handle: int) -> Any:
     try:
         taken = pending.engine.collect(handle)
     except BaseException:
-        # Else a signal's handler has raised: it is still under way, in memory that is kept here.
+        # If it has not ended, a signal's handler has raised; it still uses the memory kept here.
         if _has_ended(pending.engine, handle):
             _pending.pop(handle, None)
         raise
@@ -567,7 +566,7 @@ def _refuse_inherited(handle: int) -> None:
 
 
 def _leave_to_parent() -> None:
-    """After a fork: what is under way is the parent's to wait for; its memory is never freed."""
+    """After a fork: the parent waits for operations in progress; their memory is never freed."""
     global _unnamed_lock
     _unnamed_lock = threading.Lock()
     _inherited.update(_pending)
@@ -580,12 +579,12 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 def _has_ended(engine: Any, handle: int) -> bool:
     try:
         return bool(engine.poll(handle))
-    except ValueError:  # fetched: its error is what was raised
+    except ValueError:  # it was fetched and has raised its error
         return True
 
 
 def wait_native(engine: Any, native: int) -> tuple[list[Any], list[int]]:
-    """Wait for an operation of the engine that has no handle here; its outputs and numbers.
+    """Wait for an operation of the engine that has no handle here; return outputs and numbers.
 
     Raises the operation's error.
     """
@@ -595,7 +594,7 @@ def wait_native(engine: Any, native: int) -> tuple[list[Any], list[int]]:
 
 
 def forget_all() -> None:
-    """After a shutdown: handles that nobody fetched are void, and automatic names start over."""
+    """After a shutdown: unfetched handles become invalid, and automatic names start over."""
     _pending.clear()
     _unnamed.clear()
 
@@ -603,7 +602,8 @@ def forget_all() -> None:
 def forget_names(set_id: int) -> None:
     """The automatic names of a process set start over.
 
-    When it is new, whoever had its number before; the whole job's when all ranks have joined.
+    Called when the set is new, whichever set had its number before, and for the whole job when all
+    ranks have joined.
     """
     with _unnamed_lock:
         for key in [key for key in _unnamed if key[0] == set_id]:

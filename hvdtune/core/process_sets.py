@@ -1,7 +1,7 @@
-"""Process sets: groups of ranks that run collectives of their own, and those that are registered.
+"""Process sets: groups of ranks that run their own collectives, and the registered ones.
 
-The engine numbers them: 0 is the whole job, and numbers of removed sets are given out again,
-longest removed first. `membership` registers them.
+The engine numbers them: 0 is the whole job. Numbers of removed sets are reused, the one that was
+removed first comes first. `membership` registers the sets.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProcessSet:
     def size(self) -> int | None:
         """Members, or None while the set is not registered.
 
-        Raises ValueError if its number stands for no set, or for another one, any more.
+        Raises ValueError if its number no longer stands for a set, or now for another one.
         """
         return None if self.process_set_id is None else len(_members_of(self))
 
@@ -75,7 +75,7 @@ class ProcessSet:
         return world.rank() in self.ranks
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # Copies of the global set, as of an optimizer that refers to it, are the global set.
+        # Copies of the global set, such as an optimizer's that refers to it, are the global set.
         return "global_process_set" if self is global_process_set else super().__reduce__()
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ _objects: weakref.WeakSet[ProcessSet] = weakref.WeakSet()  # those that were giv
 def id_of(process_set: ProcessSet) -> int:
     """The number under which the engine knows a set. Raises ValueError if it does not.
 
-    Raises TypeError for something that is no ProcessSet.
+    Raises TypeError if `process_set` is no ProcessSet.
     """
     try:
         number = process_set.process_set_id
@@ -159,7 +159,7 @@ def given_to_init(process_sets: Sequence[ProcessSet] | str | None) -> list[Proce
 
 
 def possible(given: Sequence[ProcessSet], size: int) -> list[ProcessSet]:
-    """Those of an elastic job's sets that it can have with `size` processes, in their order.
+    """The given sets that an elastic job with `size` processes can have, in their order.
 
     A set of all ranks is the job itself, which needs no registration.
     """
@@ -203,7 +203,7 @@ def static_ranks(given: Sequence[ProcessSet], size: int) -> list[list[int]]:
 
 
 def start(static: Sequence[Sequence[int]], size: int) -> None:
-    """The engine runs, with these sets."""
+    """The engine has started, with these sets."""
     whole = list(range(size))
     _ranks_of.clear()
     _ranks_of.update({number: list(ranks) for number, ranks in enumerate([whole, *static])})
@@ -225,17 +225,17 @@ def all_registered() -> dict[int, list[int]]:
 
 
 def register(number: int, ranks: Sequence[int]) -> None:
-    """There is a set of this number in the running job."""
+    """A set with this number now exists in the running job."""
     _ranks_of[number] = list(ranks)
 
 
 def unregister(number: int) -> None:
-    """There is no set of this number any more."""
+    """The set with this number no longer exists."""
     _ranks_of.pop(number, None)
 
 
 def release() -> None:
-    """The job ends: its sets are not registered any more."""
+    """The job ends: its sets are no longer registered."""
     for process_set in list(_objects):
         process_set.process_set_id = None
     _objects.clear()
@@ -247,7 +247,7 @@ def release() -> None:
 
 
 def _members_of(process_set: ProcessSet) -> list[int]:
-    world.topology()  # before init there are no sets to look for
+    world.topology()  # before init there are no sets
     members = _ranks_of.get(process_set.process_set_id or 0)
     # The number may have been removed, and even given to another set.
     if members is None or members != process_set.ranks:
@@ -259,7 +259,7 @@ def _members_of(process_set: ProcessSet) -> list[int]:
 
 
 def give_number(process_set: ProcessSet, number: int) -> None:
-    """The engine knows this set under a number."""
+    """The engine now knows this set by a number."""
     process_set.process_set_id = number
     _objects.add(process_set)
 

@@ -12,7 +12,7 @@ from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 
 def gather(tables: Mapping[str, Any], process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every table, by its name on the wire, joined with the others' along the first dimension."""
+    """Join every table, by its name on the wire, with the others' along the first dimension."""
     handles = [
         operations.allgather_async(
             [_buffer(table)], name=name, process_set=process_set, finish=_first
@@ -62,7 +62,7 @@ def _nothing(completed: Completed) -> None:
 
 
 def _results(handles: Sequence[int]) -> list[Any]:
-    """Wait for all, also after one that failed: until then their names are taken."""
+    """Wait for all, even after one has failed: until then their names are in use."""
     results, problems = [], []
     for handle in handles:
         try:

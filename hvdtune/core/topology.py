@@ -1,9 +1,9 @@
-"""Who am I: rank, size and host of this process, read from the environment of its launcher.
+"""Rank, size and host of this process, read from the environment of its launcher.
 
 `hvdtune run` (and horovodrun), Open MPI, MPICH and Intel MPI, IBM's jsrun, torchrun and Slurm each
-describe a process by variables of their own. No launcher's variables means a job of one process.
-Nothing is contacted: this is a pure function of the environment (and of the parent's identity where
-a launcher names its job no other way).
+describe a process with variables of their own. No launcher's variables means a job of one process.
+Nothing is contacted: this is a pure function of the environment (and of the parent's identity if
+a launcher gives its job no other name).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def detect(environ: Environ = os.environ) -> Topology:
     """Find this process's place in its job.
 
     The first launcher whose variables are present decides, in the order of the module's text.
-    Raises `TopologyError` when only one of rank and size is present, when a value is no whole
-    number, or when a rank is not below its size.
+    Raises `TopologyError` if only one of rank and size is present, if a value is no whole number,
+    or if a rank is not below its size.
     """
     for find in _LAUNCHERS:
         topology = find(environ)
@@ -62,7 +62,7 @@ def detect(environ: Environ = os.environ) -> Topology:
 def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     """The job that some of the launcher's ranks form: the k-th of `ranks` becomes its rank k.
 
-    All ranks in their own order are the launcher's job itself. Hosts are taken to be filled one
+    All ranks in their own order are the launcher's job itself. Hosts are assumed to be filled one
     after another.
 
     Raises TypeError for members that are no ints, ValueError for ranks that do not exist or are
@@ -74,7 +74,7 @@ def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     if whole.rank not in members:
         raise ValueError(
             f"init(comm={members}): this process, rank {whole.rank} of {whole.size}, is not in "
-            "the list; it can take part in a job of other ranks, or in none"
+            "the list; it can join a job of other ranks, or none"
         )
     # On one host the local ranks may be in any order (mpirun's are).
     first_of_host = 0 if whole.local_size == whole.size else whole.rank - whole.local_rank
@@ -131,8 +131,8 @@ def _from_open_mpi(environ: Environ) -> Topology | None:
     if pair is None:
         return None
     local = _rank_and_size(environ, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    # Open MPI 5 names a job by PMIX_NAMESPACE; 4 also by its job number, which is only 16 bits of
-    # a hash, hence the address of its mpirun.
+    # PMIX_NAMESPACE names a job of Open MPI 5. Open MPI 4 has a job number, but that is a hash of
+    # only 16 bits, so the address of its mpirun is added.
     job_id = _joined(environ, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri")
     return _build(environ, "openmpi", pair, local, job_id)
 
@@ -144,7 +144,7 @@ def _from_pmi(environ: Environ) -> Topology | None:
     local = _rank_and_size(environ, "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     cross = None
     if local is None and environ.get("SLURM_PROCID") == str(pair[0]) and slurm_step(environ):
-        # srun --mpi=pmi2 says the rest in Slurm's own words.
+        # srun --mpi=pmi2 gives the rest in Slurm's own variables.
         local, cross = _slurm_place(environ)
     job_id = _joined(environ, "PMI_JOBID") or _joined(environ, "SLURM_JOB_ID", "SLURM_STEP_ID")
     return _build(environ, "pmi", pair, local, job_id, cross)
@@ -162,8 +162,8 @@ def _from_jsm(environ: Environ) -> Topology | None:
 
 
 def _from_torchrun(environ: Environ) -> Topology | None:
-    # RANK and WORLD_SIZE are common words: one of them alone is a fault only where torchrun (or
-    # something that speaks its language) left another trace.
+    # RANK and WORLD_SIZE are common words: one of them alone is an error only if torchrun (or a
+    # launcher with its variables) left another trace.
     both = _has(environ, "RANK", "WORLD_SIZE")
     pair = None
     if both or _has(environ, "TORCHELASTIC_RUN_ID"):
@@ -237,8 +237,8 @@ def _build(
     local_rank, local_size = local or pair
     if cross is None:
         cross = (rank // local_size, max(1, -(-size // local_size)))
-    # Where the ranks' own launcher names no job, the one that has started it may; else they are
-    # children of one process.
+    # If the ranks' own launcher does not name the job, the launcher above it may; otherwise they
+    # are children of one process.
     job_id = job_id or environ.get("HVDTUNE_JOB_ID") or _parent_identity()
     return Topology(
         rank, size, local_rank, local_size, *cross,
@@ -287,12 +287,12 @@ def _joined(environ: Environ, *names: str) -> str:
 
 
 def hostname_of(environ: Environ) -> str:
-    """The name of this host: what the launcher calls it, or what it calls itself."""
+    """The name of this host: the launcher's, or its own."""
     return environ.get("HOROVOD_HOSTNAME") or os.uname().nodename
 
 
 def _parent_identity() -> str:
-    """Name the job by the process that started all ranks: its pid, and its start time (ticks)."""
+    """Name the job after the process that started all ranks: its pid and start time (ticks)."""
     parent = os.getppid()
     try:
         return f"parent-{parent}-{_start_time(parent)}"

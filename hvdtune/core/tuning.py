@@ -16,7 +16,7 @@ _BYPASS, _STREAMS = "nccl_bypass_limit", "num_nccl_streams"
 _WHOLE = ("fusion_threshold", "chunk_size", "one_shot_limit", _BYPASS)  # bytes
 _BETWEEN_HOSTS = ("hierarchical_allreduce", "hierarchical_allgather")
 _changing = threading.Lock()
-_changes = 0  # asked for in this process
+_changes = 0  # requested in this process
 _asked: dict[str, tuple[int, float]] = {}  # by `apply`: the number of the change, the value
 _is_held = False
 
@@ -27,12 +27,12 @@ class EngineStopped(HorovodInternalError):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One training step, found from rank 0's traffic: it ends when a tensor comes again.
+    """One training step, found from rank 0's traffic: it ends when a tensor repeats.
 
     Only allreduces of the global process set count. Times are nanoseconds of the monotonic clock;
     `epoch` numbers the settings in force when the step ended. `named`: some of the tensors have
-    names of their own. Where none has, tensors are told apart by what they look like, and a record
-    may be a part of a training step.
+    names of their own. If none has, the engine tells tensors apart by their properties, and a
+    record may be a part of a training step.
     """
 
     index: int
@@ -60,7 +60,7 @@ def read_steps(timeout_s: float) -> list[StepRecord]:
 
 
 def hold(on: bool) -> None:
-    """Whether steps are not to be judged: something else is being tried in them."""
+    """Whether steps must not be judged now, because something else is being tried in them."""
     global _is_held
     _is_held = on
 
@@ -71,7 +71,7 @@ def is_held() -> bool:
 
 
 def stop_watching() -> None:
-    """Nobody will read steps any more: calls may take every short cut again."""
+    """Nobody will read steps any more, so calls may take every short cut again."""
     with contextlib.suppress(ValueError):  # the engine has ended
         world.engine().stop_watching_steps()
 
@@ -79,8 +79,9 @@ def stop_watching() -> None:
 def current() -> dict[str, float]:
     """The settings in force on this rank, by knob: sizes in bytes, the cycle time in ms.
 
-    Those about hosts only where they can do something (see `_hosts_can_go_first`), NCCL's streams
-    once a batch has gone to NCCL, and what goes past NCCL once it is known that something can.
+    Settings about hosts are included only if they have an effect (see `_hosts_can_go_first`),
+    NCCL's streams once a batch has used NCCL, and the limit for bypassing NCCL once it is known
+    that a batch can bypass it.
     """
     engine = world.engine()
     now = engine.settings()
@@ -100,16 +101,16 @@ def current() -> dict[str, float]:
 
 
 def _hosts_can_go_first() -> bool:
-    """Whether ranks are on several hosts, with more than one on some of them.
+    """Whether ranks are on several hosts, with more than one on some of them, and the job tunes.
 
-    And the job tunes: others have connections only for the way that they were started with.
+    Without tuning, ranks have connections only for the way that they were started with.
     """
     hosts = world.engine().hosts()
     return world.settings().autotune and 1 < len(set(hosts)) < len(hosts)
 
 
 def uses_gpus() -> bool:
-    """Whether this process has come to use GPUs: whether it has loaded the CUDA driver."""
+    """Whether this process uses GPUs, that is, whether it has loaded the CUDA driver."""
     return cuda.driver_is_loaded()
 
 
@@ -117,7 +118,7 @@ def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
     `values` may hold any of the keys of `current`, and those about NCCL before they are among
-    them; the others stay as they were asked for last, also where that change is still under way.
+    them; the others keep the values of the latest request, even if that is still being carried out.
     """
     with _changing:
         epoch = _apply(values)
@@ -126,20 +127,20 @@ def apply(values: Mapping[str, float]) -> int:
 
 
 def asked_since(change: int) -> dict[str, float]:
-    """What `apply` was asked for since `changes` was `change`, by any thread: the newest values."""
+    """The newest values that any thread gave to `apply` since `changes` was `change`."""
     with _changing:
         return {key: value for key, (number, value) in _asked.items() if number > change}
 
 
 def changes() -> int:
-    """How many changes this process has asked for; see `apply_unless_changed`."""
+    """How many changes this process has requested; see `apply_unless_changed`."""
     return _changes
 
 
 def apply_unless_changed(values: Mapping[str, float], since: int) -> int | None:
-    """`apply`, unless somebody has changed settings since `changes` was `since`: then None.
+    """`apply`, or None if settings have been changed since `changes` was `since`.
 
-    For who must not overwrite what others want. May be called from any thread.
+    For callers that must not overwrite others' wishes. May be called from any thread.
     """
     with _changing:
         return _apply(values) if _changes == since else None

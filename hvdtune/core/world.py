@@ -1,4 +1,4 @@
-"""The running job as this process knows it: the engine, the settings, and who is who.
+"""The running job as this process knows it: the engine, the settings, and the ranks.
 
 `job` begins and ends it.
 """
@@ -14,10 +14,10 @@ import hvdtune._native as _native
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 
-#: Has the engine, None before init and after shutdown; the native hot calls read it, too.
+#: Has the engine, None before init and after shutdown; the native hot calls read it as well.
 running = _native.Running()
 _abandoned: _native.Engine | None = None  # in a fork of a rank: the rank's, for plain reads
-_is_expected = False  # the topology is the one that this process is to have in a job that runs
+_is_expected = False  # the topology is this process's future place in a job that runs already
 _is_fork = False  # this process is a fork of a rank, or of a process that expects to be one
 _joined_by = 0  # the process that called init
 _topology: Topology | None = None
@@ -33,7 +33,7 @@ def begin(engine: _native.Engine, topology: Topology, settings: knobs.Settings) 
 
 
 def expect(topology: Topology, settings: knobs.Settings) -> None:
-    """A job runs that this process is to join: it knows its place there, as far as can be said."""
+    """A job runs that this process will join: it knows its expected place there."""
     global _is_expected, _joined_by, _topology, _settings
     _topology, _settings, _joined_by = topology, settings, os.getpid()
     _is_expected = True
@@ -41,9 +41,9 @@ def expect(topology: Topology, settings: knobs.Settings) -> None:
 
 
 def end() -> _native.Engine | None:
-    """The job runs no longer; the engine that is still to be shut down, if there is one here.
+    """The job no longer runs; returns the engine that must still be shut down, if any.
 
-    A fork of a rank forgets the rank's.
+    A fork of a rank forgets the rank's engine.
     """
     global _abandoned, _is_expected, _is_fork
     ended, running.engine, _abandoned = running.engine, None, None
@@ -53,7 +53,7 @@ def end() -> _native.Engine | None:
 
 
 def abandon() -> None:
-    """This process is a fork of a rank: it may ask who it is, and do nothing else."""
+    """This process is a fork of a rank: it may ask for its place, and do nothing else."""
     global _abandoned, _is_expected, _is_fork
     if not is_running() and not _is_expected:
         return
@@ -80,12 +80,12 @@ def is_fork() -> bool:
 
 
 def is_ranks_own() -> bool:
-    """Whether this process called init itself, be the job over or not."""
+    """Whether this process called init itself, even if the job is over."""
     return _joined_by == os.getpid()
 
 
 def is_initialized() -> bool:
-    """Whether init was called and shutdown was not, on this process or the one it is a fork of."""
+    """Whether init was called and shutdown was not, here or in the process that it is a fork of."""
     return is_running() or _is_expected or _is_fork
 
 
@@ -103,12 +103,12 @@ def engine_if_joined() -> _native.Engine | None:
 
 
 def absence(call: str = "") -> str:
-    """Why there is no engine. `call`: what needs it; found in the stack, if empty."""
+    """Why there is no engine. `call`: the call that needs it; if empty, found in the stack."""
     if _is_expected:
         return (
             f"{call or _call_of_program()} before the elastic function: this process has come to a "
             "job that runs already, and the other processes do not call it. Collectives belong "
-            "into the function that hvd.elastic.run decorates; rank(), size() and the like answer."
+            "in the function that hvd.elastic.run decorates; rank(), size() and the like answer."
         )
     if not _is_fork or _topology is None:
         return "Horovod has not been initialized; use hvd.init()."
@@ -121,7 +121,7 @@ def absence(call: str = "") -> str:
 
 
 def _call_of_program() -> str:
-    """What of hvdtune the program has called."""
+    """The function of hvdtune that the program has called."""
     frame, name = sys._getframe(1), "a collective"
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hvdtune."):
         name, frame = f"{frame.f_code.co_name}()", frame.f_back
@@ -129,7 +129,7 @@ def _call_of_program() -> str:
 
 
 def _readable_engine() -> _native.Engine:
-    """The engine, or the one of which only what never changes must be read."""
+    """The engine, or one of which only constant values may be read."""
     return _abandoned or engine()
 
 
@@ -164,7 +164,7 @@ def status() -> dict[str, Any]:
 
 
 def note(key: str, text: str) -> None:
-    """Rank 0: add a line to the status; an empty text takes it away. Nothing before init."""
+    """Rank 0: add a line to the status; an empty text removes it. Does nothing before init."""
     found = running.engine
     if found is not None:
         found.note(key, text)
@@ -197,7 +197,7 @@ def local_rank() -> int:
 def local_size() -> int:
     """Processes of the job on this host.
 
-    In an elastic job a slot without a process counts, too, if one of a higher number has one.
+    In an elastic job a slot without a process also counts if one of a higher number has one.
     """
     return topology().local_size
 
@@ -227,6 +227,6 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many processes."""
+    """Whether every host has equally many processes."""
     counts = collections.Counter(_readable_engine().hosts())
     return len(set(counts.values())) <= 1

@@ -1,8 +1,8 @@
 """Elastic training: state that survives failures and changes of the job's hosts.
 
-The state classes and the loop that starts training over from them, for any framework. Knows `core`.
-An elastic job's driver announces changes of hosts; in a job without a driver, whoever changes its
-hosts does, by ``notification_manager``.
+The state classes and the loop that starts training over from them, for any framework. Knows
+`core`. An elastic job's driver announces changes of hosts; in a job without a driver, the program
+that changes its hosts must do so, with ``notification_manager``.
 """
 
 from hvdtune.core.driver.changes import HostUpdateResult

@@ -22,10 +22,10 @@ _has_state = False  # whether this process has been synchronised with the job
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for ``func(state, …)``: training that starts over when the job has changed.
 
-    When a collective fails (a rank is gone, ranks disagree, the job was shut down), the state goes
-    back to its last commit and the job is joined anew by ``shutdown()`` and ``init()``; when hosts
-    have changed, the current state is kept. Then the reset callbacks run, the state is made that of
-    rank 0, and ``func`` is called again. Only what is in the state survives.
+    If a collective fails (a rank is gone, ranks disagree, the job was shut down), the state goes
+    back to its last commit and the process joins the job anew with ``shutdown()`` and ``init()``.
+    If hosts have changed, the current state is kept. Then the reset callbacks run, every rank gets
+    rank 0's state, and ``func`` is called again. Only the content of the state survives.
     """
     return run_fn(func, reset)
 
@@ -33,12 +33,12 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 def run_translated(
     func: Callable[..., Any], is_of_collective: Callable[[Exception], bool]
 ) -> Callable[..., Any]:
-    """``run`` for a framework that has errors of its own for collectives that fail."""
+    """``run`` for a framework that has its own errors for failed collectives."""
     return _until_it_ends(func, reset, is_of_collective)
 
 
 def reset() -> None:
-    """Leave the job and join it anew, in an elastic job where its driver says."""
+    """Leave the job and join it anew; an elastic job's driver says where."""
     shutdown()
     init()
 
@@ -49,18 +49,18 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
     Every round synchronises the state with rank 0's and calls ``func``; its result ends the loop.
 
     - HorovodInternalError: the state goes back to its last commit.
-    - HostsUpdatedInterrupt: the state stays, and counts as committed; it is not synchronised when
-      the interrupt says so, for then nobody is new.
+    - HostsUpdatedInterrupt: the state stays, and counts as committed; it is not synchronised if
+            the interrupt says so, because then no process is new.
 
     Before the next round ``reset()`` leaves the job and joins it anew, and ``state.on_reset()``
     runs the state's callbacks; if a collective fails in these, that is another round. Any other
-    exception ends the loop, and so does one of ``reset``. There is no limit to the rounds.
+    exception ends the loop, and so does one of ``reset``. The number of rounds is not limited.
 
     In an elastic job its driver decides how often the job may start over, whether states are
-    synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. What
-    has been synchronised counts as committed there, on every rank. A process that has come to a job
-    that runs joins it here, and ``state.on_reset()`` precedes its first round, as it precedes the
-    next round of the others.
+    synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. There a
+    synchronised state counts as committed on every rank. A process that has come to a running job
+    joins it here; ``state.on_reset()`` precedes its first round, as it precedes the next round of
+    the others.
     """
     return _until_it_ends(func, reset, lambda error: False)
 
@@ -75,7 +75,7 @@ def _until_it_ends(
     @functools.wraps(func)
     def until_it_ends(state: State, *args: Any, **kwargs: Any) -> Any:
         with notification_manager.listening(state), _taking_part(func) as joins_late:
-            equal = False  # whether the ranks' states are known to be
+            equal = False  # whether the ranks' states are known to be equal
             starts_over = joins_late
             while True:
                 try:
@@ -87,7 +87,7 @@ def _until_it_ends(
                         return func(state, *args, **kwargs)
                 except (HorovodInternalError, HostsUpdatedInterrupt) as reason:
                     equal = _prepare_next_round(state, reason)
-                # Behind the except: the failed round's frames, and what they hold, are gone here.
+                # After the except: the failed round's frames, and what they hold, are gone here.
                 reset()
                 starts_over = True
                 if member.is_connected():
@@ -100,7 +100,7 @@ def _until_it_ends(
 def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
     """Tell the driver of an elastic job when the outermost function begins and has returned.
 
-    And join the job then, if it ran before this process came; whether that was so.
+    If the job ran before this process came, join it now; yields whether that was so.
     """
     global _depth
     joins_late = False
@@ -119,7 +119,7 @@ def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
 
 
 def _name_of(func: Callable[..., Any]) -> str:
-    """What the same function is called in every process of the job."""
+    """The function's name, the same in every process of the job."""
     while isinstance(func, functools.partial):
         func = func.func
     named = func if hasattr(func, "__qualname__") else type(func)
@@ -151,8 +151,8 @@ def _synchronise(state: State) -> None:
             "one has never got it"
         )
     state.sync()
-    # What a rank goes back to must be the job's state: it may be the next rank 0. That of the
-    # present one is what it has sent, but for the first time, when it may have loaded something.
+    # A rank may become the next rank 0, so it must go back to the job's state. The present rank 0
+    # has sent its own, except the first time, when it may have loaded something.
     if world.rank() != 0 or not _has_state:
         state.save()
     if not _has_state:
@@ -161,10 +161,10 @@ def _synchronise(state: State) -> None:
 
 
 def _prepare_next_round(state: State, reason: HorovodInternalError | HostsUpdatedInterrupt) -> bool:
-    """Make the state what the next round begins with; True when it need not be synchronised."""
+    """Prepare the state for the next round; return True if it need not be synchronised."""
     if isinstance(reason, HostsUpdatedInterrupt):
         log.write("info", "The hosts have changed; training starts over as it is")
-        # Synchronising sends the committed state, and nothing is to be lost.
+        # Synchronising sends the committed state, so commit: nothing must be lost.
         state.save()
         member.will_ask(messages.INTERRUPT, "hosts have changed")
         return reason.skip_sync

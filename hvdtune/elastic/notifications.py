@@ -1,4 +1,4 @@
-"""News about the job's hosts: from whoever learns of them to the states that are being trained."""
+"""News about the job's hosts, passed on to the states that are being trained."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from hvdtune.core.driver.changes import HostUpdateResult
 
 
 class Listener(Protocol):
-    """An object that wants to know; ``State`` does."""
+    """An object that gets the news, as ``State`` does."""
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Called from any thread; must return at once."""
 
 
 class NotificationManager:
-    """Hands every announcement to the states of the ``run_fn`` loops that are under way."""
+    """Passes every announcement to the states of the running ``run_fn`` loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
 
     def register_listener(self, listener: Listener) -> None:
-        """Tell ``listener`` from now on."""
+        """Pass news to ``listener`` from now on."""
         with self._lock:
             self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Do not tell ``listener`` any more; nothing if it is not registered."""
+        """Pass no more news to ``listener``; does nothing if it is not registered."""
         with self._lock:
             self._listeners = [other for other in self._listeners if other is not listener]
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Tell ``listener`` inside the block."""
+        """Pass news to ``listener`` inside the block."""
         self.register_listener(listener)
         try:
             yield
@@ -46,9 +46,8 @@ class NotificationManager:
     def handle_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Announce a change; from any thread.
 
-        ``timestamp`` orders the changes of a job and must grow from one to the next: a sequence
-        number, or a time. ``update_res`` is a HostUpdateResult. Raises ValueError for another
-        number.
+        ``timestamp`` orders the changes of a job and must grow with each: a sequence number, or a
+        time. ``update_res`` is a HostUpdateResult. Raises ValueError for another number.
         """
         if not HostUpdateResult.no_update <= update_res <= HostUpdateResult.mixed:
             raise ValueError(

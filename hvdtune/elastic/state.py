@@ -1,4 +1,4 @@
-"""What must survive a failure or a change of hosts, with its last committed copy."""
+"""The state that must survive a failure or a change of hosts, with its last committed copy."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ class State(ABC):
     """The state of a training job.
 
     bcast_object: returns, on every rank, the object that rank 0 calls it with.
-    get_rank: returns this process's rank; taken because Horovod's states take it, not used.
+    get_rank: returns this process's rank; accepted as in Horovod's states, but not used.
     """
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int]) -> None:
         self._broadcast = bcast_object
-        # Horovod's names: scripts look whether there are messages.
+        # Horovod's names: scripts check them for messages.
         self._host_messages: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._last_updated_timestamp = 0
         self._interrupts_seen = 0  # of this generation of an elastic job
         self._callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Call these too, in the order of registration, when the job has started anew.
+        """Also call these, in the order of registration, when the job has started anew.
 
-        For what depends on the number of ranks, such as learning rates.
+        For values that depend on the number of ranks, such as learning rates.
         """
         self._callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The job has started anew: forget what was said about hosts, reset, call the callbacks."""
+        """The job has started anew: forget news about hosts, reset, call the callbacks."""
         self._host_messages = queue.SimpleQueue()
         self._interrupts_seen = 0
         if any(news := member.news()):
@@ -55,24 +55,24 @@ class State(ABC):
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """``save()``, then ``check_host_updates()``: what is done until here will not be lost."""
+        """``save()``, then ``check_host_updates()``: work done so far will not be lost."""
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise HostsUpdatedInterrupt, on all ranks, when the hosts have changed.
+        """Raise HostsUpdatedInterrupt, on all ranks, if the hosts have changed.
 
-        In an elastic job the driver's news go with the collectives: a check reads a number, and is
-        the same on all ranks that have completed the same collectives. Without a driver rank 0
-        decides by the changes it knows of, and the check is a collective. In both cases all ranks
-        must call it at the same point. The interrupt says that synchronising may be skipped when
-        hosts have only been removed; in an elastic job the driver has the last word about that.
+        In an elastic job the driver's news travel with the collectives: a check reads a number, and
+        has the same result on all ranks that have completed the same collectives. Without a driver,
+        rank 0 decides from the changes it knows of, and the check is a collective. In both cases
+        all ranks must call it at the same point. The interrupt says that synchronising may be
+        skipped if hosts have only been removed; in an elastic job the driver decides that.
         """
         if member.is_connected():
             engine = world.engine_if_joined()  # if not, the function has not begun that checks
             number = 0
             if engine is not None:
-                # A rank that is alone need not call any collective with which news could come.
+                # A rank that is alone need not call any collective that could bring news.
                 number = member.news()[0] if world.size() == 1 else engine.interrupted()
             if number > self._interrupts_seen:
                 self._interrupts_seen = number
@@ -87,7 +87,7 @@ class State(ABC):
             raise HostsUpdatedInterrupt(change == HostUpdateResult.removed)
 
     def _drain(self) -> tuple[int, HostUpdateResult]:
-        """The newest timestamp, and all changes since the last that is known."""
+        """The newest timestamp, and all changes since the last one that is known."""
         newest, changes = self._last_updated_timestamp, HostUpdateResult.no_update
         while not self._host_messages.empty():
             timestamp, change = self._host_messages.get()
@@ -106,18 +106,18 @@ class State(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Make the state of all ranks that of rank 0."""
+        """Give all ranks the state of rank 0."""
 
-    def reset(self) -> None:  # noqa: B027 (a state without need of it is a state)
+    def reset(self) -> None:  # noqa: B027 (a state need not define it)
         """Adapt to a job that has started anew; called before the reset callbacks."""
 
 
 class ObjectState(State):
     """Any picklable Python objects as the attributes of a state.
 
-    Every keyword argument becomes an attribute. What is saved are references, not copies: an object
-    that is changed in place is changed in the saved state too, so assign a new one instead.
-    Raises ValueError for a keyword that the state has other use for, such as ``commit``.
+    Every keyword argument becomes an attribute. ``save`` stores references, not copies: an object
+    that is changed in place is changed in the saved state as well, so assign a new one instead.
+    Raises ValueError for a keyword that the state uses otherwise, such as ``commit``.
     """
 
     def __init__(self, bcast_object: Broadcast, get_rank: Callable[[], int], **kwargs: Any) -> None:
@@ -127,7 +127,7 @@ class ObjectState(State):
         self._set_attributes()
 
     def save(self) -> None:
-        """Note the objects that the attributes are now."""
+        """Store references to the objects that the attributes are now."""
         self._committed = {name: getattr(self, name) for name in self._committed}
 
     def restore(self) -> None:
@@ -144,7 +144,7 @@ class ObjectState(State):
         for name in names:
             if hasattr(type(self), name):
                 raise ValueError(
-                    f"{type(self).__name__}: {name}=… would hide what the state itself has under "
+                    f"{type(self).__name__}: {name}=… would hide the state's own attribute of "
                     "that name; choose another name."
                 )
 

@@ -1,4 +1,4 @@
-"""What a face must say of its tensors, so that everything else can be written once."""
+"""The methods that a face defines for its tensors, so that the rest can be written once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Adapter(Protocol[T]):
         """`fresh` for a tensor that is dense, contiguous and in host memory; None for any other."""
 
     def members(self, tensors: Iterable[T], operation: str) -> list[T]:
-        """The tensors of a group. May raise ValueError or TypeError for what is no group."""
+        """The tensors of a group. May raise ValueError or TypeError if `tensors` is no group."""
 
     def splits(self, splits: Any) -> list[int] | None:
         """The rows for each receiver of an alltoall. Raises ValueError, TypeError."""

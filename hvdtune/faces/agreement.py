@@ -1,12 +1,12 @@
 """What the ranks agree on before they reduce the gradient of a parameter for the first time.
 
-The number that its name gets (see wire_names), and whether its gradient is dense or sparse. A rank
-that did not compute the gradient takes part in the reduction all the same, and must do what the
-others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is sparse. It
-cannot tell from the parameter.
+They agree on the number that its name gets (see wire_names), and on whether its gradient is dense
+or sparse. A rank that did not compute the gradient still participates in the reduction, and must do
+what the others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is
+sparse. It cannot tell from the parameter.
 
-Besides, whether gradients are reduced during the backward pass: a rank that does, and gives up what
-is under way, must not be met by another that has not begun.
+They also agree on whether gradients are reduced during the backward pass: a rank that does so, and
+then gives up what it has begun, must not meet a rank that has not begun.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def agree(
     """Set the `wire_name` and `layout` of the members, all of one optimizer.
 
     Returns two flags: whether all ranks want `overlaps` (gradients are reduced during the backward
-    pass), and whether all want `tries` (they try if that pays). `seen[i]`: this rank's gradient of
-    `members[i]`. The members must be in the order of their names. Collective. Raises
+    pass), and whether all want `tries` (they try whether that pays). `seen[i]`: this rank's
+    gradient of `members[i]`. The members must be in the order of their names. Collective. Raises
     HorovodInternalError on all ranks, naming the parameters, if they do not have the same ones.
 
-    In the main thread optimizers agree one after another, in an order that is the program's, under
-    one name: ranks whose parameters differ meet, too. Other threads may agree at the same time, in
+    In the main thread optimizers agree one after another, in the program's order, under one name,
+    so that even ranks whose parameters differ meet. Other threads may agree at the same time, in
     any order; there `label` tells optimizers apart.
     """
     set_id = id_of(process_set)
@@ -74,7 +74,7 @@ def agree(
     try:
         tables.reduce({name: table}, Max, process_set)
     except HorovodInternalError as error:
-        # A mismatch is known to all ranks, so all come here; after anything else nobody can talk.
+        # All ranks know of a mismatch, so all come here; after any other error nobody can talk.
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error

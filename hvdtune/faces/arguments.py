@@ -11,14 +11,14 @@ from typing import Any
 
 from hvdtune.core.reduce_ops import Average, Sum
 
-# Frames of these packages lie between a script and the warning about its call.
+# Frames of these packages are between a script and the warning about its call.
 _INSIDE = ("hvdtune.", "torch.")
 
 
 def allreduce_op(op: int | None, average: bool | None) -> int:
-    """The operator that `op` and the deprecated `average` ask for; Average if neither is set.
+    """The operator given by `op` or the deprecated `average`; Average if neither is set.
 
-    Warns (DeprecationWarning) of `average`. Raises ValueError if both are set.
+    Warns (DeprecationWarning) about `average`. Raises ValueError if both are set.
     """
     if average is None:
         return Average if op is None else op
@@ -33,10 +33,10 @@ def allreduce_op(op: int | None, average: bool | None) -> int:
 
 
 def group_members(tensors: Iterable[Any], is_tensor: bool, operation: str) -> list[Any]:
-    """The tensors of a group as a list. Raises ValueError for a single tensor in a group's place.
+    """The tensors of a group as a list. Raises ValueError for a single tensor instead of a group.
 
-    A tensor is iterable too, and would be taken for a group of its rows. Raises TypeError for what
-    is no iterable.
+    A tensor is iterable as well, and would be taken for a group of its rows. Raises TypeError if
+    `tensors` is not iterable.
     """
     if is_tensor:
         raise ValueError(f"{operation} takes a list of tensors, not one tensor.")
@@ -47,9 +47,9 @@ def group_members(tensors: Iterable[Any], is_tensor: bool, operation: str) -> li
 
 
 def split_sizes(splits: Iterable[Any]) -> list[int]:
-    """The rows for each receiver of an alltoall, from what is no tensor. Raises ValueError.
+    """The rows for each receiver of an alltoall, from a sequence that is no tensor.
 
-    Their number and sum are checked by the engine, which knows the process set.
+    Raises ValueError. The engine, which knows the process set, checks their number and sum.
     """
     try:
         rows = [operator.index(row) for row in splits]
@@ -57,7 +57,7 @@ def split_sizes(splits: Iterable[Any]) -> list[int]:
         raise ValueError(
             f"alltoall takes splits of 32-bit integer type, one for each rank, not {splits!r}."
         ) from None
-    # Python's integers have no width; those that fit are 32-bit integers here.
+    # Python's integers have no width; those that fit count as 32-bit integers here.
     if any(abs(row) >= 2**31 for row in rows):
         raise ValueError("alltoall takes splits of 32-bit integer type; one is too large.")
     return rows
@@ -74,8 +74,8 @@ def check_splits(shape: Sequence[int], dtype: str) -> None:
 def _levels_to_the_script() -> int:
     """The `stacklevel` of the code that called into hvdtune, for a warning by our caller.
 
-    Python shows a DeprecationWarning only to the script that it names. How far up the script is
-    depends on the form of the collective and on whether this is a backward pass.
+    Python shows a DeprecationWarning only if it names the script. How far up the script is depends
+    on the form of the collective and on whether this is a backward pass.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1

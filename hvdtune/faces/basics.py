@@ -1,7 +1,7 @@
-"""What is the same in every face: the job, who is who, process sets, operators, what was built.
+"""The functions that every face has: the job, ranks, process sets, operators, build information.
 
-A face takes all of it: `from hvdtune.faces.basics import *`. Horovod has most of it as methods of
-an object, too, which its faces' `mpi_ops` call `_basics`.
+A face takes all of it: `from hvdtune.faces.basics import *`. Horovod also has most of it as methods
+of an object, which its faces' `mpi_ops` call `_basics`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ __all__ = [
 class HorovodBasics:
     """The functions that are the same for every framework.
 
-    Horovod's takes the place of a compiled library; there is none to choose here.
+    In Horovod the class wraps a compiled library; there is none to choose here.
     """
 
     def __init__(self, pkg_path: str = "", *args: Any) -> None:

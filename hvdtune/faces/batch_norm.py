@@ -9,8 +9,8 @@ a channel on rank r, their mean m_r and variance v_r (divided by n_r):
     dx   = w s (dy - S0 / N - (x - m) s² S1 / N)
     S0   = sum of dy over the joined batch,  S1 = sum of dy (x - m) over the joined batch
 
-The gradients of w and b are this rank's share of their sums, as those of every other parameter:
-summed over the ranks, they are those of the joined batch.
+The gradients of w and b are this rank's share of their sums, like those of every other parameter:
+their sum over the ranks is that of the joined batch.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from hvdtune.core.reduce_ops import Sum
 Channels = npt.NDArray[Any]  # (channels,)
 
 _NAME = "sync_batch_norm"
-_REFUSED = -1.0  # in the place of a count: this rank's input is not one to normalise
+_REFUSED = -1.0  # instead of a count: this rank's input cannot be normalised
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of a batch: the values per channel; their mean and variance by channel, float64."""
+    """The moments of a batch: the values per channel; mean and variance by channel, float64."""
 
     count: float
     mean: Channels
@@ -40,7 +40,7 @@ class Moments:
 
 
 def refuse(channels: int) -> None:
-    """Take part in the others' `joined` without a batch: it raises there. Collective."""
+    """Join the others' `joined` without a batch, which makes it raise there. Collective."""
     nothing = np.zeros(channels)
     _gather(_REFUSED, nothing, nothing)
 
@@ -50,7 +50,7 @@ def joined(own: Moments, eps: float) -> Moments:
 
     Raises ValueError if a rank refuses, and if the joined batch has a single value per channel.
     """
-    with np.errstate(all="ignore"):  # infinities and NaN go through, as in any other layer
+    with np.errstate(all="ignore"):  # infinities and NaN pass through, as in any other layer
         invstd = 1.0 / np.sqrt(own.variance + eps)
     counts, means, invstds = _gather(own.count, own.mean, invstd)
     refusing = np.flatnonzero(counts == _REFUSED)
@@ -73,7 +73,7 @@ def joined(own: Moments, eps: float) -> Moments:
 
 
 def sum_over_ranks(sum_dy: Channels, sum_dy_xmu: Channels) -> None:
-    """Make S0 and S1 of this rank those of the joined batch, in place. Collective."""
+    """Replace this rank's S0 and S1 by those of the joined batch, in place. Collective."""
     tables.reduce({f"{_NAME}.sum_dy": sum_dy, f"{_NAME}.sum_dy_xmu": sum_dy_xmu}, Sum)
 
 

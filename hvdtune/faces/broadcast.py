@@ -1,4 +1,4 @@
-"""Making named tensors of all ranks equal to those of one: `broadcast_parameters` and its like."""
+"""Making named tensors of all ranks equal to those of one, as `broadcast_parameters` does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdtune.core.objects import allgather_object
 
-Named = tuple[str | None, Any]  # a tensor and what it is called
+Named = tuple[str | None, Any]  # a tensor and its name
 Finisher = Callable[[], None]  # waits for one tensor
 
 
@@ -16,9 +16,9 @@ def checked_parameters(params: Any, tensor: type, check: Callable[[str, Any], No
     """The pairs of `params`: a mapping, or an iterable of tensors or (name, tensor) pairs.
 
     `check(what, tensor)` raises ValueError, beginning with `what`, for a tensor that cannot be
-    broadcast; `tensor` is the framework's class of them. Collective over all ranks. Raises
-    ValueError on every rank, naming the rank and the parameter, for what `check` refuses, for a
-    name given twice, and if the ranks' names differ.
+    broadcast; `tensor` is the framework's class of tensors. Collective over all ranks. Raises
+    ValueError on every rank, naming the rank and the parameter, if `check` refuses a tensor, if a
+    name is given twice, and if the ranks' names differ.
     """
     named, fault = _checked(params, tensor, check)
     names = Counter(name for name, _ in named)
@@ -31,9 +31,9 @@ def checked_parameters(params: Any, tensor: type, check: Callable[[str, Any], No
 
 
 def finish_all(finishers: Sequence[Finisher]) -> None:
-    """Wait for all of them, whatever becomes of each; the first error is raised."""
+    """Wait for all of them, even if some fail; the first error is raised."""
     first_error: Exception | None = None
-    # The last one first: by the time that it is waited for, all others have been submitted.
+    # The last one first: when it has finished, all others have been submitted.
     for finish in reversed(finishers):
         try:
             finish()
@@ -46,7 +46,7 @@ def finish_all(finishers: Sequence[Finisher]) -> None:
 def _checked(
     params: Any, tensor: type, check: Callable[[str, Any], None]
 ) -> tuple[list[Named], str | None]:
-    """The pairs of `params`, and what is wrong with this rank's, if something is."""
+    """The pairs of `params`, and what is wrong with this rank's, if anything."""
     try:
         named = _named_tensors(params, tensor)
         for index, (name, value) in enumerate(named):
@@ -80,7 +80,7 @@ def _named_tensors(params: Any, tensor: type) -> list[Named]:
 
 
 def _check_equal(every: list[Counter[str | None]]) -> None:
-    """Raise ValueError, on all ranks, unless all have tensors of the same names."""
+    """Raise ValueError, on all ranks, unless all ranks have tensors of the same names."""
     for other, names in enumerate(every):
         if names[None] != every[0][None]:
             raise ValueError(

@@ -11,14 +11,14 @@ from hvdtune.core.objects import allgather_object
 from hvdtune.core.process_sets import ProcessSet
 
 Group = tuple[Any, ...]
-# A number of groups, or the groups themselves (parameters that are in none stay alone).
+# A number of groups, or the groups themselves (parameters in no group stay alone).
 Groups = int | Sequence[Sequence[Any]]
 
 
 def check_groups(groups: Groups | None, tensor: Any, called: str) -> None:
     """Raise ValueError unless ``groups`` is None, a positive number or lists of tensors.
 
-    ``tensor`` is the framework's class of them, which messages call by ``called``.
+    ``tensor`` is the framework's class of tensors, and ``called`` its name in messages.
     """
     if groups is None:
         return
@@ -51,11 +51,11 @@ def check_groups(groups: Groups | None, tensor: Any, called: str) -> None:
 
 
 def form_groups(groups: Groups, names: Mapping[Any, str], process_set: ProcessSet) -> list[Group]:
-    """The groups, equal on all ranks of the set: the order of parameters is its first rank's.
+    """The groups, equal on all ranks of the set: its first rank gives the order of parameters.
 
     ``names`` has the parameters to group (those that require gradients), in this rank's order.
-    Collective. Raises ValueError, on all ranks, when their parameters have different names. A
-    process that is to join a running job, where this has been agreed on, takes its own order.
+    Collective. Raises ValueError, on all ranks, if their parameters have different names. A process
+    that will join a running job, which has agreed on this already, uses its own order.
     """
     by_name = {name: parameter for parameter, name in names.items()}
     assert process_set.ranks

@@ -10,9 +10,9 @@ is what `synchronize` returns. Inputs are kept alive until then, and must not be
 Names match tensors between ranks; calls without one match by their order. Errors of the call itself
 are raised at once: ValueError and TypeError (type, layout, process set, a name already in flight),
 NotImplementedError (Adasum where it is not defined), HorovodInternalError (before init, an operator
-that an operation does not have, a group on two devices). What only the ranks together can find out
-(different shapes, a dead rank, a shutdown) is raised while waiting: HorovodInternalError. The other
-functions wait themselves; nothing here knows of gradients.
+that an operation does not have, a group on two devices). Errors that only the ranks together can
+find (different shapes, a dead rank, a shutdown) are raised while waiting: HorovodInternalError. The
+other functions wait themselves; nothing here knows of gradients.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Collectives(Generic[T]):
         self._name = name
 
     def __reduce__(self) -> str:
-        # Programs that travel to other processes may hold one of the functions.
+        # Programs that are pickled for other processes may hold one of the functions.
         return self._name
 
     # ---- allreduce ----
@@ -382,7 +382,7 @@ class Collectives(Generic[T]):
     ) -> int:
         """Start sending `splits[r]` rows of `tensor` to rank `r` of the set, in order.
 
-        `splits` (1-D, 32-bit integers) may sum up to less than the rows there are; without it every
+        `splits` (1-D, 32-bit integers) may sum up to less than the number of rows; without it every
         rank gets the same number. The result is `(tensor, received_splits)`: the rows received, in
         the order of senders, and an int32 tensor of how many came from each.
         """
@@ -508,10 +508,10 @@ class Collectives(Generic[T]):
     def at_once(
         self, kind: int, tensor: T, name: str | None, process_set: ProcessSet, *rest: Any
     ) -> T | None:
-        """Do an operation other than allreduce past the coordinator, if it is small enough.
+        """Do an operation other than allreduce without the coordinator, if it is small enough.
 
-        `rest`: of a broadcast the root; of a reducescatter 0, the operator and both factors. None,
-        and nothing is submitted, if only the `_async` function knows what to do, or to say.
+        `rest`: the root of a broadcast; for a reducescatter 0, the operator and both factors.
+        Returns None, and submits nothing, if the `_async` function must handle the call.
         """
         if name is None:
             return None

@@ -1,4 +1,4 @@
-"""Gradient compression: what travels may be smaller than what was computed."""
+"""Gradient compression: the tensor that is sent may be smaller than the one that was computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Compressor:
-    """Turns a tensor into what is sent and the received tensor back. Subclass it for your own.
+    """Makes the tensor to send, and restores the received one. Subclass it for your own.
 
     All ranks must use the same compressor: it decides the type of what is negotiated.
     """

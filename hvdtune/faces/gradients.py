@@ -1,4 +1,4 @@
-"""What the ranks have to know of a gradient before they reduce it together."""
+"""What the ranks must know about a gradient before they reduce it together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Layout:
-    """What gradients of one parameter were seen: dense ones, sparse ones of so many sparse dims.
+    """Which gradients of a parameter were seen: dense ones, sparse ones with this many sparse dims.
 
-    Neither means that nobody has seen one; where both were seen, all are sent as dense ones.
+    If neither is set, nobody has seen one; if both are, all are sent as dense ones.
     """
 
     dense: bool
@@ -32,7 +32,7 @@ DENSE = Layout(dense=True, sparse_dims=0)
 
 
 def drop_waiting_gradients(optimizer: Any) -> None:
-    """Forget gradients that add up outside the optimizer's variables, as tf-keras' do."""
+    """Forget gradients that accumulate outside the optimizer's variables, as tf-keras' do."""
     drop = getattr(getattr(optimizer, "_agg_helper", None), "drop", None)
     if drop is not None:
         drop()

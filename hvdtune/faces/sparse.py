@@ -15,8 +15,8 @@ def start(
 ) -> Callable[[], tuple[T, T]]:
     """Start gathering entries: `indices` and `values` have one row for each.
 
-    Returns a function that waits for both and returns the indices and values of all ranks, whose
-    repeated indices are not added up.
+    Returns a function that waits for both and returns the indices and values of all ranks; values
+    with the same index are not added up.
     """
     indices_handle = collectives.allgather_async(indices, f"{name}.indices", process_set)
     values_handle = collectives.allgather_async(values, f"{name}.values", process_set)

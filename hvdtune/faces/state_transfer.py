@@ -1,7 +1,7 @@
 """State that one rank sends to all: a tree of containers with tensors in it.
 
-The sender packs it: placeholders stand for the tensors, which follow as broadcasts of their own,
-named `<name>.<occurrence>`. A receiver fills what it is sent with tensors for these broadcasts.
+The sender packs it: placeholders stand for the tensors, which follow as separate broadcasts,
+named `<name>.<occurrence>`. A receiver fills the received tree with tensors for these broadcasts.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What parameters are called on the wire.
+"""The names of parameters on the wire.
 
 There a name means one tensor at a time. Two optimizers of one process, such as the two of a GAN,
-may both call a parameter "weight" and reduce it at the same time, so every parameter of a name has
-a number there. Ranks agree on it by taking the largest that one of them asks for: a rank may have
-made optimizers that the others have not. Numbers are not used again, because parameters do not die
-at the same time on all ranks.
+may both call a parameter "weight" and reduce it at the same time, so each parameter with that name
+has a number there. Ranks agree on the largest number that any of them asks for, because a rank may
+have made optimizers that the others have not. Numbers are not reused, because parameters do not
+die at the same time on all ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WireNames:
         self._largest: dict[tuple[int, str], int] = {}
 
     def number_to_ask_for(self, parameter: Any, name: str, set_id: int) -> int:
-        """The number of `parameter` under `name` in a process set, or else the next (from 1)."""
+        """The number of `parameter` under `name` in a process set, or the next one (from 1)."""
         key = (set_id, name)
         return self._taken.get(parameter, {}).get(key, self._largest.get(key, 0) + 1)
 

@@ -1,7 +1,7 @@
-"""The `--config-file`: Horovod's YAML, one section a topic, keys as the table of settings has them.
+"""The `--config-file`: Horovod's YAML, a section per topic, with the keys of the settings' table.
 
 A section that is present decides its topic: `autotune:` without `enabled` means off,
-`stall_check:` without `enabled` means on, as in Horovod. Empty sections say nothing.
+`stall_check:` without `enabled` means on, as in Horovod. Empty sections have no effect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
 
 @dataclass
 class ConfigFile:
-    """What a file says: settings by key, and entries that are none ("params.colour").
+    """The content of a file: settings by key, and entries that are no settings ("params.colour").
 
-    Whoever takes entries out of `others` adds their names to `known`, for those that are misspelt.
+    Code that takes entries out of `others` adds their names to `known`, so that misspelt ones are
+    recognised.
     """
 
     path: str
@@ -29,7 +30,7 @@ class ConfigFile:
     known: set[str] = field(default_factory=lambda: {k.yaml for k in KNOBS.values() if k.yaml})
 
     def notices(self) -> list[str]:
-        """A sentence about each key that nobody knows."""
+        """A sentence about each unknown key."""
         sentences = []
         for key in self.others:
             near = _nearest(key, self.known)
@@ -41,8 +42,8 @@ class ConfigFile:
 def read_config_file(path: str) -> ConfigFile:
     """Read a YAML file of settings.
 
-    Raises `LaunchError` when it cannot be read or is no YAML mapping, `KnobError` naming file, key
-    and value when a value is not accepted.
+    Raises `LaunchError` if it cannot be read or is no YAML mapping, `KnobError` naming file, key
+    and value if a value is not accepted.
     """
     config = ConfigFile(path)
     entries = config.others = _entries(_load(path), config)
@@ -90,14 +91,14 @@ def _entries(content: dict[str, Any], config: ConfigFile) -> dict[str, Any]:
             if name in enabled:
                 entries[f"{name}.enabled"] = enabled[name]
             for key, value in body.items():
-                # Beside Horovod's own keys those of elastic jobs, which are named as flags are.
+                # Besides Horovod's own keys there are those of elastic jobs, named like flags.
                 key = f"{key}".replace("-", "_") if name == "elastic" else key
                 entries[f"{name}.{key}"] = value
     return entries
 
 
 def _value(knob: Knob, value: Any, path: str) -> Any:
-    """Parse one entry; None for a key without a value, which says nothing."""
+    """Parse one entry; None for a key without a value, which has no effect."""
     if value is None:
         return None
     setting = f"{knob.yaml} in {path}"
@@ -108,7 +109,7 @@ def _value(knob: Knob, value: Any, path: str) -> Any:
 
 
 def _nearest(key: str, known: set[str]) -> str | None:
-    """The known key that an unknown one is most like: of its section, else of the whole file."""
+    """The known key most like an unknown one: of its own section, otherwise of the whole file."""
     section, dot, name = key.rpartition(".")
     if not dot and (near := nearest(name, {*_SECTIONS, *(one for one in known if "." not in one)})):
         return near

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class LaunchError(ValueError):
-    """The user asked for something the launcher cannot do; the text says what and what can be."""
+    """The user asked for something the launcher cannot do; the text also says what it can."""

@@ -30,7 +30,7 @@ _METAVARS = {
 def add_knob_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of every setting, grouped by topic.
 
-    What is given lands in the namespace's `knobs`: {key: (flag as typed, value)}. A value that is
+    The values given are in the namespace's `knobs`: {key: (flag as typed, value)}. A value that is
     not accepted ends in `parser.error`.
     """
     parser.set_defaults(knobs={})

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM end a command at once, in one line and with the status a shell expects.
 
-From the start of a job on it is the job that hears them: see `hvdtune.launch.local.guard`.
+Once a job starts, the job itself handles them: see `hvdtune.launch.local.guard`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ended(SystemExit):
-    """Signal `number` asks the command to end."""
+    """Signal `number` asked the command to end."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -32,9 +32,9 @@ def _once(number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """Meanwhile SIGTERM raises `Ended`, and SIGINT KeyboardInterrupt; a second one ends us at once.
+    """In this context SIGTERM raises `Ended`, and SIGINT KeyboardInterrupt; a second one ends us.
 
-    What is ignored stays so, and what somebody else handles stays theirs.
+    Ignored signals stay ignored, and signals that have other handlers keep them.
     """
     with _replaced((signal.SIG_DFL, signal.default_int_handler), _once):
         yield
@@ -42,16 +42,16 @@ def heard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fatal() -> Iterator[None]:
-    """For calls that no handler can break, such as the resolver's: end at once, without a word.
+    """For calls that no handler can break, such as the resolver's: end at once and silently.
 
-    Nothing changes for a process in which `heard` is not in force.
+    Does nothing in a process in which `heard` is not in force.
     """
     with _replaced((_once,), signal.SIG_DFL):
         yield
 
 
 def by_default() -> None:
-    """Let Ctrl-C end this process as it ends any that knows nothing of signals."""
+    """Let Ctrl-C end this process as it ends any process without signal handlers."""
     if _in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

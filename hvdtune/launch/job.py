@@ -1,9 +1,9 @@
 """One job from its first process to its last: start, output, failure, end.
 
     running   all workers live or have exited with 0
-    failing   one has failed; the others have a moment to notice and say so themselves
+    failing   one has failed; the others have a moment to notice and report it themselves
     ending    the workers have been sent SIGTERM
-    killed    all that was left has been sent SIGKILL
+    killed    the workers that were left have been sent SIGKILL
 
 The job moves down this list, never up. One thread waits for everything at once: output, ended
 children, signals, deadlines.
@@ -40,21 +40,21 @@ from hvdtune.launch.workers import Workers
 if TYPE_CHECKING:
     from hvdtune.launch.remote.connection import Connection
 
-# After a failure the job is over within the sum of the first two, plus what killing takes.
+# After a failure the job is over within the sum of the first two, plus the time for killing.
 SURVIVORS_SECONDS = 1.0
-# Several workers may end within moments; this long the launcher looks for the one that began it.
+# Several workers may end within moments; the launcher waits this long for the original failure.
 BLAME_SECONDS = 0.1
 GRACE_AFTER_FAILURE_SECONDS = 1.0
 # After Ctrl-C or SIGTERM a worker may want to save its state.
 GRACE_AFTER_SIGNAL_SECONDS = 5.0
-# Descendants of ended workers may still hold their pipes; their output is awaited this long.
+# Descendants of ended workers may still hold their pipes; the launcher reads on for this long.
 DRAIN_SECONDS = 0.5
-# Who interrupts a job does not wait for its timeline: a long one is left to `timeline merge`.
+# A user who interrupts a job does not wait for its timeline: `timeline merge` can make a long one.
 JOIN_AFTER_SIGNAL_SECONDS = 1.5
 
 
 class Phase(enum.IntEnum):
-    """Where a job is on its way; see the module's text."""
+    """The phases of a job; see the module's text."""
 
     RUNNING = 0
     FAILING = 1
@@ -65,10 +65,10 @@ class Phase(enum.IntEnum):
 class JobSpec(NamedTuple):
     """What to run. `environment` is shared by all workers (see `job_environment`).
 
-    `output_setting` is what whoever asked for the job calls `output_directory`.
+    `output_setting` is the caller's name for `output_directory`.
     The workers inherit the open files `descriptors`. `explain` is given the sentence on why the
     job failed, instead of stderr. `remote` has, for every other host, the command that runs the
-    agent there (see `launch.remote.ssh`); it has `start_timeout` seconds to start its workers.
+    agent there (see `launch.remote.ssh`); the agent has `start_timeout` seconds to start workers.
     """
 
     command: Sequence[str]
@@ -85,7 +85,7 @@ class JobSpec(NamedTuple):
 
 
 class Job:
-    """Runs a `JobSpec` once. Must own its process: it collects every child there is."""
+    """Runs a `JobSpec` once. Must own its process, as it reaps every child there is."""
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
@@ -103,11 +103,11 @@ class Job:
         self._parent = 0
 
     def run(self) -> int:
-        """Start the workers, stay until the last has ended, return the launcher's exit status.
+        """Start the workers, wait for the last to end, and return the launcher's exit status.
 
-        That is 0 when every worker returned 0; the first failing worker's exit code, or 128 + N
-        when signal N killed it; 128 + N when signal N told the launcher to end the job; 126 or
-        127 when the command cannot be started, as in a shell.
+        It is 0 if every worker returned 0; the first failing worker's exit code, or 128 + N if
+        signal N killed it; 128 + N if signal N told the launcher to end the job; 126 or 127 if
+        the command cannot be started, as in a shell.
         """
         self._parent = os.getppid()
         self._signals = Signals(self._selector)
@@ -172,7 +172,7 @@ class Job:
                 self._spec.descriptors,
                 open_files,
             )
-            # Many take seconds to start. What is to be told to all waits until all are there.
+            # Many take seconds to start. Messages to all workers wait until all have started.
             assert self._signals is not None
             if self._signals.ask_to_end:
                 self._handle_signals()
@@ -197,13 +197,13 @@ class Job:
         raise error
 
     def introduced(self, connection: Connection, facts: bytes) -> None:
-        """Agents of this kind of job do not introduce themselves."""
+        """Not used: agents of this kind of job do not introduce themselves."""
 
     def lost(self, connection: Connection) -> None:
-        """Its workers have been told of."""
+        """Nothing to do: the ends of its workers have been reported already."""
 
     def _require_started(self) -> None:
-        """Raise `LaunchError` when workers on another host have not started in time."""
+        """Raise `LaunchError` if workers on another host have not started in time."""
         if self._start_by is None:
             return
         waiting = (w for w in self._workers.running() if w.connection and not w.pid)
@@ -250,17 +250,17 @@ class Job:
                 for worker in self._workers.running():
                     worker.signal(number)
             elif self._stop_status:
-                self._kill()  # the user asks again: no more grace
+                self._kill()  # the user asks again: no further grace
             else:
                 self._say(2, f"hvdtune run: ending the job after {signal_name(number)}\n")
                 self._stop(128 + number)
 
     def _stop(self, status: int) -> None:
-        """End the job, which has not failed, by SIGTERM."""
+        """End the job with SIGTERM; it has not failed."""
         if self._stop_status or self._phase >= Phase.ENDING:
             return
         self._stop_status = status
-        # Our parent's death leaves nobody to wait for us: be quick.
+        # After our parent's death nobody waits for us: be quick.
         orphaned = os.getppid() != self._parent
         self._terminate(GRACE_AFTER_FAILURE_SECONDS if orphaned else GRACE_AFTER_SIGNAL_SECONDS)
 
@@ -276,8 +276,8 @@ class Job:
     def _note_failure(self, worker: Worker) -> None:
         """Remember a suspect, and how long to wait for a better one.
 
-        The effect may be seen before its cause: a worker's connections close, and the others fail,
-        some time before the worker itself has ended.
+        The effect may be seen before its cause: when a worker dies, its connections close, and the
+        others may fail before the worker itself has ended.
         """
         now = time.monotonic()
         if self._phase == Phase.RUNNING:
@@ -288,7 +288,7 @@ class Job:
         self._blame_at = min(self._blame_at, now + wait)
 
     def _blame(self) -> None:
-        """Settle which failure ends the job, and say so."""
+        """Decide which failure ends the job, and report it."""
         worker = min(self._failed, key=lambda worker: worker.innocence())  # the first of equals
         slot, self._failure = worker.slot, worker.failure()
         words = f"Process {slot.rank} exit with status code {self._failure.status}.\n"
@@ -328,10 +328,10 @@ def run_job(spec: JobSpec) -> int:
 
 
 def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
-    """Run what runs a job with these variables in a guarded process; return its exit status.
+    """Run `work`, a job with these variables, in a guarded process; return its exit status.
 
-    Of a job that failed, the ranks' timelines are joined afterwards, in a guarded process, too: its
-    rank 0 may not have come to it. A signal ends that, and after a signal it gets little time.
+    If the job failed, its rank 0 may not have joined the ranks' timelines; another guarded process
+    joins them afterwards. A signal ends that, and after a signal it gets little time.
     """
     began = time.time()
     status = guarded(work)
@@ -345,13 +345,13 @@ def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
 
 
 def _join(environment: Mapping[str, str], seconds: float) -> int:
-    """Join what the ranks recorded; with `seconds`, only if that takes no longer."""
+    """Join the ranks' recordings; with `seconds`, only if that takes no longer."""
     asked = 0
 
     def end(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         asked += 1
-        signal.setitimer(signal.ITIMER_REAL, 0.2)  # again, should it not have begun, or not hear
+        signal.setitimer(signal.ITIMER_REAL, 0.2)  # repeatedly, in case the first has no effect
         for pid in processes.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM if asked < 4 else signal.SIGKILL)

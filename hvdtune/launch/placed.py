@@ -1,9 +1,9 @@
-"""A job whose processes somebody else has placed and started: Ray's actors, Spark's tasks.
+"""A job whose processes another system has placed and started: Ray's actors, Spark's tasks.
 
-Each process says what it is (`this_process`). From all of that `environments` makes the variables
-by which each becomes a rank, and a process takes them over before it imports a framework (`become`,
-or `environment` for a child). Nothing is contacted; whoever calls `environments` with the same
-facts gets the same variables.
+Each process describes itself (`this_process`). From all descriptions `environments` makes the
+variables that make each process a rank. A process adopts them before it imports a framework
+(`become`, or `environment` for a child). Nothing is contacted, and the same descriptions always
+give the same variables.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 class PlacedProcess(NamedTuple):
-    """What must be known of a process to give it a place. `_asdict()` is ready for JSON.
+    """The facts needed to give a process a place. `_asdict()` is ready for JSON.
 
     `host` is the same text in processes that count as on one host, whose local ranks are counted
-    together. `hostname` is what messages and HOROVOD_HOSTNAME call that host. Other hosts reach it
-    by `address`, and by those of its network `interfaces` (name: address). Nobody listens at `port`
-    there. `gpus` are the devices that were given to this process, as CUDA_VISIBLE_DEVICES names
-    them.
+    together. `hostname` is that host's name in messages and HOROVOD_HOSTNAME. Other hosts reach it
+    at `address`, and at those of its network `interfaces` (name: address). `port` is free there.
+    `gpus` are the devices that were given to this process, as CUDA_VISIBLE_DEVICES names them.
     """
 
     host: str
@@ -46,7 +45,7 @@ class PlacedProcess(NamedTuple):
 def this_process(
     host: str = "", hostname: str = "", address: str = "", gpus: Sequence[str] = ()
 ) -> PlacedProcess:
-    """The facts about the process that calls it; what is not given, it finds out.
+    """The facts about the calling process; it finds out those that are not given.
 
     Without `host`, processes count as on one host if they are on the same machine, and the same
     network namespace, as the same user.
@@ -77,12 +76,12 @@ def environments(
     """The variables that make each process a rank of the job, in the order of `processes`.
 
     Ranks are counted host by host, beginning with the host of processes[0], which is rank 0; a
-    host's processes keep their order. On several hosts the variables lead to rank 0: by its
-    `address`, or by its address on the first of `interfaces` that has one. Where a host's processes
+    host's processes keep their order. On several hosts the variables lead to rank 0, at its
+    `address` or at its address on the first of `interfaces` that has one. If a host's processes
     were given GPUs, each sees all of these, in the order of local ranks.
 
     Raises `LaunchError` if a process has another version of hvdtune than processes[0], or lacks one
-    of the interfaces, and if other machines cannot reach rank 0's.
+    of the interfaces, or if other machines cannot reach rank 0's.
     """
     _require_alike(processes, interfaces)
     hosts: dict[str, list[int]] = {}  # the numbers of each host's processes
@@ -105,7 +104,7 @@ def environments(
 
 
 def environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a process that would have `base` and becomes a rank.
+    """The whole environment of a process that becomes a rank and would otherwise have `base`.
 
     Variables of `base` that give a place in another job are left out; `import horovod` finds
     hvdtune.
@@ -115,7 +114,7 @@ def environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[s
 
 
 def become(variables: Mapping[str, str]) -> None:
-    """Make the process that calls it the rank that `environments` describes."""
+    """Make the calling process the rank that `environments` describes."""
     new = environment(os.environ, variables)
     for name in set(os.environ) - set(new):
         del os.environ[name]
@@ -147,7 +146,7 @@ def meeting_address(processes: Sequence[PlacedProcess], interfaces: Sequence[str
         return first.interfaces[interfaces[0]]
     if all(process.machine == first.machine for process in processes):
         return first.address
-    # A host may know itself by an address that means another machine everywhere else.
+    # A host may know itself by an address that means another machine on other hosts.
     candidates = (first.address, *first.interfaces.values())
     for address in candidates:
         if not _is_loopback(address):

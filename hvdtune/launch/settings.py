@@ -1,7 +1,7 @@
 """Settings from three places: the command line before the config file before the environment.
 
-What neither flag nor file says is left as the user exported it, so that a variable that is absent
-stays absent (and its setting free for the autotuner).
+A setting that neither flag nor file gives is left as the user exported it, so that an absent
+variable stays absent (and its setting free for the autotuner).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Choice:
-    """The values in force: `values` by key, `sources` in words, `notices` worth printing.
+    """The values in force: `values` by key, `sources` in words, `notices` to print.
 
     `starts` are the sources of settings that only begin with their value (`--autotune-start`).
     """
@@ -29,7 +29,7 @@ class Choice:
         self.notices: list[str] = []
 
     def variables(self) -> dict[str, str]:
-        """The environment variables for what flags and file say; the rest is there already."""
+        """The environment variables for values from flags and file; the rest is set already."""
         return {
             KNOBS[key].env: knobs.to_text(KNOBS[key], self.values[key])
             for key, source in self.sources.items()

@@ -1,7 +1,7 @@
-"""From what the command line asks for to a running job, or (`--dry-run`) to its commands.
+"""From the command line's request to a running job, or (`--dry-run`) to its commands.
 
-Three ways of starting there are: our own launcher, with ssh for other hosts; mpirun; LSF's jsrun.
-Elastic jobs are our own launcher's.
+There are three ways of starting: our own launcher, with ssh for other hosts; mpirun; LSF's jsrun.
+Only our own launcher starts elastic jobs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from hvdtune.launch.elastic.limits import Limits
     from hvdtune.launch.elastic.options import Options
 
-# Known to the job alone: neither on a command line nor on a screen.
+# Only for the job: neither on a command line nor on a screen.
 SECRETS = ("HVDTUNE_SECRET", "HVDTUNE_JOB_ID")
 _RANKFILE = "RANKFILE"  # in a dry run
 
 
 class Method(enum.Enum):
-    """Who starts the processes."""
+    """The program that starts the processes."""
 
     OWN = "hvdtune"
     MPIRUN = "mpirun"
@@ -38,7 +38,7 @@ class Method(enum.Enum):
 
 
 class Elastic(NamedTuple):
-    """What an elastic job is asked for; `heartbeat` is that of `elastic.job.ElasticSpec`."""
+    """The request for an elastic job; `heartbeat` is that of `elastic.job.ElasticSpec`."""
 
     options: Options
     limits: Limits
@@ -46,12 +46,12 @@ class Elastic(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A job as it is asked for.
+    """The request for a job.
 
-    `environment` is what all workers share (see `job_environment`), `inherited` what of it was
-    there before. `interfaces` are those the user named. With `use_cache`, what was found out about
-    other hosts an hour ago is believed. The last fields are the flags' values. An `elastic` job
-    with a script has no hosts.
+    `environment` is what all workers share (see `job_environment`), `inherited` the part of it
+    that existed before. `interfaces` are those the user named. With `use_cache`, facts about other
+    hosts are valid for an hour. The last fields are the flags' values. An `elastic` job with a
+    script has no hosts.
     """
 
     command: Sequence[str]
@@ -145,11 +145,11 @@ def _start_external(request: Request, slots: Sequence[Slot]) -> int:
 
 
 def dry_run(request: Request) -> list[str]:
-    """The commands that `start` would run, quoted for a shell, one a line; nothing is started.
+    """The commands that `start` would run, quoted for a shell, one per line; nothing is started.
 
-    mpirun is asked for its version; no other host is contacted. What every job has of its own (its
-    name, its secret) is left out. Comments say what travels over ssh's standard input, and of an
-    elastic job what it depends on.
+    mpirun is asked for its version; no other host is contacted. Values that differ for every job
+    (its name, its secret) are left out. Comments describe what travels over ssh's standard input,
+    and what an elastic job depends on.
     """
     elastic = request.elastic
     comments = _elastic_comments(elastic) if elastic is not None else []
@@ -207,10 +207,9 @@ def _remote(slots: Sequence[Slot]) -> list[str]:
 
 
 def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> dict[str, str]:
-    """Find out what the other hosts are; the variables that say where the ranks meet.
+    """Find out what the other hosts are; return the variables that say where the ranks meet.
 
-    None of these where all names are one machine's. Raises `LaunchError` when a host cannot be
-    used.
+    There are none if all names are one machine's. Raises `LaunchError` if a host cannot be used.
     """
     from hvdtune.launch.remote import checks, identity, rendezvous
 
@@ -222,7 +221,7 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
     except LaunchError:
         if cache is None:
             raise
-        # What was remembered may have been mended since.
+        # A remembered problem may have been solved since.
         cache.unlink(missing_ok=True)
         found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
         checks.require_alike(found, own["version"], request.interfaces)
@@ -246,7 +245,7 @@ def _worker_command(request: Request, slot: Slot) -> str:
 def _external(
     request: Request, slots: Sequence[Slot], rankfile: str, dry: bool = False
 ) -> tuple[list[str], dict[str, str], str]:
-    """The command of mpirun or jsrun, its environment, and what is to be in its `rankfile`."""
+    """The command of mpirun or jsrun, its environment, and the content of its `rankfile`."""
     from hvdtune.launch.external import jsrun
     from hvdtune.launch.remote import rendezvous
 

@@ -19,10 +19,10 @@ PEER_ERROR = "HorovodInternalError"
 
 
 class Worker:
-    """A worker on this host, with its `process`, or one behind a `connection`.
+    """A worker on this host, with its `process`, or one reached over a `connection`.
 
     `number` is its own in the job, `slot` its place when it started. `code` is its exit code once
-    it has ended, -N for signal N; `loss` says why nothing is known of its end.
+    it has ended, -N for signal N; `loss` says why its end is unknown.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Worker:
     def innocence(self) -> int:
         """How likely a failed worker is to have failed because of another: 0, 1 or 2.
 
-        0 was killed by a signal or lost with its host, 1 exited with an error, 2 exited with the
-        error that tells of another worker's end.
+        0: it was killed by a signal or lost with its host; 1: it exited with an error; 2: it exited
+        with the error that reports another worker's end.
         """
         assert self.code is not None
         if self.code < 0 or self.loss:

@@ -1,6 +1,6 @@
-"""The workers of a job: started here and by agents on other hosts, heard, and seen to their end.
+"""The workers of a job: started here and by agents on other hosts, and watched to their end.
 
-Nothing here waits; the job's selector calls.
+Nothing here waits; the job's selector calls these functions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hvdtune.launch.worker import Worker
 if TYPE_CHECKING:
     from hvdtune.launch.remote.connection import Connection
 
-# When a connection is lost, ssh says why, a moment later.
+# When a connection is lost, ssh reports why a moment later.
 COMPLAINT_SECONDS = 0.2
 
 
 class Events(Protocol):
-    """What a job is told of its workers."""
+    """How a job learns about its workers."""
 
     def started(self, worker: Worker) -> None:
         """The worker runs; its pid is known."""
@@ -38,17 +38,17 @@ class Events(Protocol):
         """Its host could not start it."""
 
     def ended(self, worker: Worker) -> None:
-        """Its `code`, and perhaps `loss`, say how; its output has been passed on."""
+        """It has ended as `code`, and perhaps `loss`, say; its output has been passed on."""
 
     def introduced(self, connection: Connection, facts: bytes) -> None:
-        """An agent that serves says what its host is: JSON (see `remote.identity.facts`)."""
+        """An agent that serves describes its host: JSON (see `remote.identity.facts`)."""
 
     def lost(self, connection: Connection) -> None:
-        """A connection has ended; its workers, if any were left, have been told of before."""
+        """A connection has ended; `ended` has been called for any workers that were left."""
 
 
 class Workers:
-    """All workers of a job, by number. Must own its process: it collects every child there is."""
+    """All workers of a job, by number. Must own its process, as it reaps every child there is."""
 
     def __init__(
         self, selector: selectors.BaseSelector, relay: Relay, events: Events, timestamps: bool
@@ -58,11 +58,11 @@ class Workers:
         self._events = events
         self._timestamps = timestamps
         self.all: dict[int, Worker] = {}
-        self._here: dict[int, Worker] = {}  # that run, by pid
+        self._here: dict[int, Worker] = {}  # the running ones, by pid
         self._connections: list[Connection] = []
 
     def running(self) -> Iterable[Worker]:
-        """Those that have not ended."""
+        """The workers that have not ended."""
         return (worker for worker in self.all.values() if worker.running)
 
     # -- starting --
@@ -77,7 +77,7 @@ class Workers:
         descriptors: Sequence[int] = (),
         open_files: tuple[int, int] | None = None,
     ) -> Worker:
-        """Start a worker on this host; its streams go to `files`, too. Raises `StartError`."""
+        """Start a worker on this host; `files` get its output as well. Raises `StartError`."""
         process = start_worker(command, environment, descriptors, open_files)
         worker = self.all[number] = Worker(number, slot, process)
         self._here[worker.pid] = worker
@@ -93,7 +93,7 @@ class Workers:
         return worker
 
     def connect(self, hostname: str, command: Sequence[str]) -> Connection:
-        """Have an agent started on another host. Raises `StartError`."""
+        """Start an agent on another host. Raises `StartError`."""
         from hvdtune.launch.remote.connection import Connection
 
         connection = Connection(hostname, command)
@@ -108,7 +108,7 @@ class Workers:
     def expect(
         self, number: int, slot: Slot, connection: Connection, files: Sequence[BinaryIO | None]
     ) -> Worker:
-        """A worker that an agent has been told to start."""
+        """Register a worker that an agent has been told to start."""
         worker = self.all[number] = Worker(number, slot, connection=connection)
         for file in files:
             self._add_stream(worker, None, file)
@@ -128,7 +128,7 @@ class Workers:
     # -- other hosts --
 
     def register_input(self) -> None:
-        """Wait for connections to take what is to be sent."""
+        """Wait for connections to accept unsent data."""
         for connection in self._connections:
             registered = connection.input in self._selector.get_map()
             if connection.has_unsent and not registered:
@@ -144,7 +144,7 @@ class Workers:
             try:
                 self._take(connection, frame)
             except ValueError as error:
-                connection.complain(f"what came from the host is not the agent's: {error}")
+                connection.complain(f"the host's output is not the agent's: {error}")
                 frames = None
                 break
         if frames is None:
@@ -171,7 +171,7 @@ class Workers:
             self._events.not_started(worker, error)
 
     def _complain(self, connection: Connection) -> bool:
-        """Pass on what ssh and the agent say; whether they may say more."""
+        """Pass on ssh's and the agent's stderr; return whether there may be more."""
         if connection.errors not in self._selector.get_map():
             return False  # it ended a moment ago
         lines, goes_on = connection.complaints()
@@ -181,7 +181,7 @@ class Workers:
         return goes_on
 
     def lose(self, connection: Connection) -> None:
-        """The connection has ended, or is given up, and with it the workers that still ran."""
+        """A connection has ended, or is given up, and with it the workers that still ran."""
         workers = [w for w in self.all.values() if w.connection is connection]
         deadline = time.monotonic() + COMPLAINT_SECONDS
         while connection.is_silent or any(w.running for w in workers):
@@ -230,7 +230,7 @@ class Workers:
             self._relay.flush(stream)
 
     def prune(self) -> None:
-        """Forget workers that have ended and, on this host, whose output has."""
+        """Forget workers that have ended; on this host their output must have ended, too."""
         for number, worker in [*self.all.items()]:
             if worker.running or (worker.process and any(not s.closed for s in worker.streams)):
                 continue
@@ -240,5 +240,5 @@ class Workers:
             del self.all[number]
 
     def open_streams(self) -> bool:
-        """Whether anybody may still print something."""
+        """Whether any process may still print something."""
         return any(not stream.closed for w in self.all.values() for stream in w.streams)

@@ -1,4 +1,5 @@
-"""The table of settings, what values they take, and the environment's other variables.
+"""The table of settings, the values that they accept, and the environment's other variables.
 
-Flags, YAML, the autotuner's space and docs/knobs.md are made from it. Knows nothing of hvdtune.
+Flags, YAML, the autotuner's space and docs/knobs.md are made from it. It knows no other part of
+hvdtune.
 """

@@ -1,7 +1,7 @@
 """The table of settings.
 
-Everything that can be set is a row here, once: its environment variable, flag, YAML key, unit,
-default and range, whether the autotuner may move it, and one line of help. The flags of
+Each setting is one row: its environment variable, flag, YAML key, unit, default and range,
+whether the autotuner may move it, and one line of help. The flags of
 `hvdtune run`, the workers' environment, the reader of `--config-file`, the autotuner's space,
 `hvdtune config` and the documentation's table are made from these rows.
 
@@ -89,8 +89,8 @@ _TABLE = (
     ),
     Knob(
         "reduction_threads", "HVDTUNE_REDUCTION_THREADS", "count_or_auto", 0,
-        "Threads that help each rank copy and reduce large messages in shared memory. auto: as "
-        "many as the CPUs left over after one per rank allow, at most 3.",
+        "Threads that help each rank copy and reduce large messages in shared memory. auto "
+        "shares out the CPUs left over after one per rank, at most 3 per rank.",
         flags=("--reduction-threads",), yaml="params.reduction_threads",
         minimum=0, maximum=16,
     ),
@@ -321,31 +321,31 @@ _TABLE = (
     ),
     Knob(
         "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "int", 1,
-        "Number of NCCL streams and communicators, used in turn: so many batches can run "
+        "Number of NCCL streams and communicators, used in turn. This many batches can run "
         "concurrently.",
         flags=("--num-nccl-streams",), yaml="library_options.num_nccl_streams", unit="streams",
         minimum=0, on_gpus=True, tunable=True, scale="log", tune_range=(1, 4),
     ),
     Knob(
         "nccl_min_ctas", "NCCL_MIN_CTAS", "int", 0,
-        "NCCL's own setting: least thread blocks (CTAs), and so channels, of a collective; at most "
-        "NCCL_MAX_CTAS. 0: NCCL's choice.",
+        "NCCL's own setting: minimum of thread blocks (CTAs), and so of channels, per collective; "
+        "at most NCCL_MAX_CTAS. 0: NCCL's choice.",
         yaml="library_options.nccl_min_ctas", minimum=1, maximum=64, zero_is_auto=True,
         at_most="nccl_max_ctas",
         on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
     Knob(
         "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
-        "NCCL's own setting: most thread blocks (CTAs), and so channels, of a collective. Each "
-        "one occupies a multiprocessor that computing cannot use. 0: NCCL's choice.",
+        "NCCL's own setting: maximum of thread blocks (CTAs), and so of channels, per collective. "
+        "Each one occupies a multiprocessor that computing cannot use. 0: NCCL's choice.",
         yaml="library_options.nccl_max_ctas", minimum=1, maximum=64, zero_is_auto=True,
         on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),
     ),
     Knob(
         "nccl_bypass_limit", "HVDTUNE_NCCL_BYPASS_LIMIT", "size", 0,
-        "With NCCL, largest batch that ranks of one host reduce by reading each other's GPU memory "
-        "instead; each needs a GPU that reaches those of the others. 0: none. Not tried on real "
-        "GPUs so far.",
+        "With NCCL: for batches up to this size, ranks of one host read each other's GPU memory "
+        "instead of calling NCCL. Each rank's GPU must reach those of the others. 0: always NCCL. "
+        "Not tried on real GPUs so far.",
         yaml="library_options.nccl_bypass_limit", unit="bytes", minimum=0, maximum=MIB,
         on_gpus=True, tunable=True, offline=True, scale="log", tune_range=(4096, MIB),
     ),
@@ -402,8 +402,8 @@ _TABLE = (
     ),
     Knob(
         "share_gpu", "HVDTUNE_SHARE_GPU", "bool", False,
-        "Let several ranks use one GPU, for development and tests: with NCCL 2.30 or newer, or "
-        "without NCCL (HVDTUNE_NCCL_LIBRARY=none), reading each other's memory on one host.",
+        "Let several ranks use one GPU, for development and tests. This needs NCCL 2.30 or newer, "
+        "or no NCCL (HVDTUNE_NCCL_LIBRARY=none): ranks of one host then read each other's memory.",
         flags=("--share-gpu",), yaml="library_options.share_gpu",
     ),
     Knob(
@@ -463,7 +463,7 @@ _TABLE = (
     Knob(
         "ssh_command", "HVDTUNE_SSH_COMMAND", "str", "ssh",
         "The ssh client that reaches other hosts, with its options: ssh -F my-config. LSF's "
-        "blaunch will do, too.",
+        "blaunch works as well.",
         flags=("--ssh-command",),
     ),
     Knob(
@@ -473,8 +473,8 @@ _TABLE = (
     ),
     Knob(
         "elastic_heartbeat", "HVDTUNE_ELASTIC_HEARTBEAT", "float", 5.0,
-        "Elastic jobs: a process that has not been heard of for so long is given up. At least 2; "
-        "0 turns that off.",
+        "Elastic jobs: a process that has been silent for this long is given up. At least 2; 0 "
+        "turns that off.",
         yaml="elastic.heartbeat", unit="s", minimum=0,
     ),
     # -- given by the launcher --
@@ -566,13 +566,13 @@ def check_together(values: Mapping[str, Any]) -> None:
     limit = values["autotune_harm_limit"]
     if values["autotune"] and isinstance(limit, str) and not values["autotune_expected_steps"]:
         raise KnobError(
-            f"{KNOBS['autotune_harm_limit'].env} is {limit}, but of how many steps is not known: "
-            f"give {KNOBS['autotune_expected_steps'].env}, or a number of steps as the limit."
+            f"{KNOBS['autotune_harm_limit'].env} is {limit}, but the number of steps is not "
+            f"known: give {KNOBS['autotune_expected_steps'].env}, or set the limit in steps."
         )
 
 
 def starting_point(values: Mapping[str, Any], fixed: Container[str]) -> dict[str, Any]:
-    """What `autotune_start` among `values` says about settings that are not `fixed`, by key."""
+    """The values, by key, that `autotune_start` among `values` gives to settings not `fixed`."""
     if not values["autotune"]:
         return {}
     return {key: value for key, value in values["autotune_start"] if key not in fixed}

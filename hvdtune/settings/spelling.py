@@ -1,4 +1,4 @@
-"""Names that are nearly right: the end of a sentence about one that is not known."""
+"""The name that a misspelt one probably means, and how a sentence suggests it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SHORTEST = 2  # letters of a name that may be the beginning of another
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """The one of `names` that is most like `word`; None if none is like it.
 
-    Neither the case counts nor the dashes before a flag. A name that goes on where `word` ends is
-    like it if there is no other, and so is one that `word` goes on from.
+    Case and the dashes before a flag are ignored. If no name is similar, the only name that begins
+    with `word`, or that `word` begins with, is taken.
     """
     from difflib import get_close_matches
 
@@ -29,7 +29,7 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def hint(word: str, names: Iterable[str]) -> str:
-    """How a sentence about `word` goes on: "; did you mean --np?", or "." if no name is near."""
+    """The end of a sentence about `word`: "; did you mean --np?", or "." if no name is near."""
     near = nearest(word, names)
     return f"; did you mean {near}?" if near else "."
 

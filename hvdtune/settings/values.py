@@ -1,4 +1,4 @@
-"""What one setting is, and how its text becomes a value.
+"""One setting, and how its text becomes a value.
 
 `knobs` holds the table; this module knows the kinds of values the table uses. Text comes from
 environment variables, command-line flags and YAML files; all three go through `parse`, so a setting
@@ -23,7 +23,7 @@ _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 class KnobError(ValueError):
-    """A setting has a value that is not accepted; the text names setting, value and what is."""
+    """A value is not accepted; the text names the setting, the value and the accepted values."""
 
 
 class Knob(NamedTuple):
@@ -34,16 +34,16 @@ class Knob(NamedTuple):
     variables are always in `unit`. `yaml_inverted` marks booleans whose YAML key means the
     opposite. `requires` is the key of the setting without which this one does nothing. `inert`
     says why a setting that exists for compatibility has no effect; it is empty for the others.
-    `between_hosts` marks those that do nothing in a job on one host, `on_gpus` those that do
+    `between_hosts` marks settings that do nothing in a job on one host, `on_gpus` those that do
     nothing without tensors on GPUs. `at_most` is the key of the setting that this one's value must
-    not exceed, unless one of them is 0.
-    `empty_counts` marks those for which an empty variable says something ("none of them").
-    `tune_range` and `scale` are for the autotuner and only present on tunable settings; the first
+    not exceed, unless either is 0.
+    `empty_counts` marks settings for which an empty variable has a meaning ("none of them").
+    Only tunable settings have `tune_range` and `scale`, which are for the autotuner; the first
     value it tries is `tune_first`, the best or nearly so on several response surfaces of
     benchmarks/autotune. `acts_on` says on which batches a number of bytes acts: "longer" or
-    "shorter" ones. `restart` marks those that only a new start of the job changes, so that
-    `hvdtune tune` alone moves them; `offline` those that it alone moves though a job could, as no
-    run should try them by itself.
+    "shorter" ones. `restart` marks settings that change only if the job is restarted; `offline`
+    marks those that a running job could change, but should not try by itself. Only `hvdtune tune`
+    moves either kind.
     """
 
     key: str
@@ -79,7 +79,7 @@ class Knob(NamedTuple):
 
     @property
     def tuned_offline(self) -> bool:
-        """Whether `hvdtune tune` alone moves it."""
+        """Whether only `hvdtune tune` moves it."""
         return self.tunable and (self.restart or self.offline)
 
     @property
@@ -135,8 +135,8 @@ def accepted(knob: Knob, multiplier: int = 1) -> str:
         return "tunable settings and values, such as cycle_time_ms=100,fusion_threshold_mb=0"
     if knob.kind == "step_range":
         return (
-            "the first step and the one behind the last, counted from 1, such as 100:120 (in "
-            'YAML as "100:120"), or 100: for all from there on'
+            "the first step and the one after the last, counted from 1, such as 100:120 (in "
+            'YAML as "100:120"), or 100: for all steps from there on'
         )
     if knob.kind == "str":
         return "some text"
@@ -286,7 +286,7 @@ def _checked(knob: Knob, number: float, limit: float) -> float:
     return number
 
 
-#: By kind. `knobs` adds the one that needs the whole table.
+#: By kind. `knobs` adds the parser that needs the whole table.
 PARSERS: dict[str, Callable[[Knob, str, int], Any]] = {
     "bool": _parse_bool,
     "int": _parse_int,

@@ -1,7 +1,7 @@
-"""The environment variables whose names begin with HOROVOD_ or HVDTUNE_, and those nobody knows.
+"""The environment variables whose names begin with HOROVOD_ or HVDTUNE_, and remarks on others.
 
-Variables of settings are in the table (`knobs`). Here are the others: what a launcher says to its
-workers, what hvdtune's programs and tests read, and what only Horovod itself has.
+Variables of settings are in the table (`knobs`). Here are the others: those that a launcher sets
+for its workers, those that hvdtune's programs and tests read, and those of Horovod alone.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from hvdtune.settings.spelling import nearest
 
 PREFIXES = ("HOROVOD_", "HVDTUNE_")
 
-#: What a launcher, hvdtune's or another, says to its workers.
+#: Those that a launcher, hvdtune's or another, sets for its workers.
 _PLACE = {
     *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
     *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC"),
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     *("HVDTUNE_ELASTIC_DRIVER", "HVDTUNE_ELASTIC_ID"),
 }
-#: What hvdtune reads beside its settings.
+#: Those that hvdtune reads besides its settings.
 _OURS = {
     *("HVDTUNE_PREFER_HOROVOD", "HVDTUNE_TRACEBACK", "HVDTUNE_SPARK_GPUS"),
     *("HVDTUNE_SPARK_ONLY_LOGGED", "HVDTUNE_LIGHTNING_PACKAGE"),
     *("HOROVOD_SPARK_PYTHONPATH", "HOROVOD_SPARK_START_TIMEOUT", "HOROVOD_SPARK_WORK_DIR"),
     "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX",
 }
-#: Of tests, benchmarks and builds of hvdtune.
+#: Those of tests, benchmarks and builds of hvdtune.
 _WORKSHOP = re.compile(r"HVDTUNE_(TEST_|BUILD_|FAKE|COMPARE_|SANITIZE$|NVCC$)")
 
 _CCL = "it is for oneCCL, which hvdtune does not use"
@@ -39,12 +39,12 @@ _HOROVODS = {
     "HOROVOD_CCL_BGT_AFFINITY": _CCL,
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
-    "HOROVOD_ENABLE_XLA_OPS": "what XLA compiles of TensorFlow has hvdtune's operations anyway",
+    "HOROVOD_ENABLE_XLA_OPS": "TensorFlow's XLA code contains hvdtune's operations anyway",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
 }
-#: Variables that say how Horovod is built. They often are part of an image, so only `hvdtune
-#: config` and `hvdtune doctor` speak of them.
+#: Variables that say how Horovod is built. An image often sets them, so only `hvdtune config` and
+#: `hvdtune doctor` mention them.
 _BUILD = re.compile(
     r"HOROVOD_(WITH(OUT)?_(TENSORFLOW|PYTORCH|MXNET|MPI|GLOO|TORCH|CCL|MLSL|DDL)$"
     r"|GPU(_OPERATIONS|_(ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER))?$"
@@ -63,9 +63,9 @@ def is_known(name: str) -> bool:
 def remarks(environ: Mapping[str, str], *, building: bool = False) -> list[str]:
     """A sentence about each variable that is set and does nothing.
 
-    Those are unknown ones of these prefixes, and Horovod's own that hvdtune does not read or do
-    nothing here; with `building` also those that say how Horovod is built. Empty ones count as
-    absent.
+    Those are unknown variables with these prefixes, and Horovod's own that hvdtune does not read or
+    that do nothing here; with `building` also those that say how Horovod is built. Empty variables
+    count as absent.
     """
     return list(_remarks(environ, building))
 
@@ -92,9 +92,9 @@ def _names() -> set[str]:
 
 
 def _nearest(name: str) -> str | None:
-    """Names are compared without their prefixes, by which they would all be alike.
+    """The known name that is most like `name`, or None; the prefixes, all alike, do not count.
 
-    Those of what a launcher says are no offers: nobody sets them by hand.
+    Names that a launcher sets are not offered: nobody sets them by hand.
     """
     offers = [*(knob.env for knob in KNOBS.values() if not knob.internal), *_OURS, *_HOROVODS]
     tails = {one.partition("_")[2]: one for one in sorted(offers) if one.startswith(PREFIXES)}

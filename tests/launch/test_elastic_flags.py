@@ -99,7 +99,7 @@ def test_timeouts_of_the_environment(asked, monkeypatch):
 
 SCRIPT = ["--host-discovery-script", "x"]
 MISTAKES = [
-    (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: give --min-np or"),
+    (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: also give --min-np or"),
     (["-np", "4", "--min-np", "2", "--max-np", "3"], "--max-np 3 is less than the 4 processes"),
     (["-np", "2", "--min-np", "3"], "-np 2 is less than --min-np 3"),
     (["-np", "2", "--min-np", "0"], "--min-np: '0' is not accepted: give a whole number, 1 or"),
@@ -248,7 +248,7 @@ def test_hvdtune_config_takes_the_section(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"max_num_proc": 4}, "max_num_proc is for elastic jobs: give min_num_proc or"),
+        ({"max_num_proc": 4}, "max_num_proc is for elastic jobs: also give min_num_proc or"),
         ({"num_proc": 2, "min_num_proc": 3}, "num_proc 2 is less than min_num_proc 3"),
         ({"num_proc": 4, "min_num_proc": 1, "max_num_proc": 2}, "max_num_proc 2 is less than"),
         ({"min_num_proc": "2x"}, "min_num_proc='2x' is not accepted: give a whole number"),

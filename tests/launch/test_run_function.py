@@ -271,7 +271,7 @@ def test_failures_name_the_first_rank_and_its_exit_code(script):
         r"The job has failed: rank 0 \(pid \d+ on localhost\) exited with code 5\.",
         r"Rank 0 exited with code 0 before the function returned\.",
         r"The job has failed: rank 0 \(pid \d+ on localhost\) exited with code 1\. ",
-        r"What rank 0 returned cannot be read here: .*not a number",
+        r"The result of rank 0 cannot be read here: .*not a number",
         r"The job has failed: cannot start '/no/such/python': No such file",
         r"The job has failed: output_filename: /proc/nowhere\S* cannot be written",
     ]

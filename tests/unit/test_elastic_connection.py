@@ -186,7 +186,7 @@ def test_both_prove_that_they_know_the_secret(driver):
             int, *stranger(messages.encode("challenge", nonce="1"), messages.encode("welcome"))
         )
     for line in (b"SSH-2.0\r\n", b"[]\n", b"x" * 2**21):
-        with pytest.raises(Gone, match="what it says is no message"):
+        with pytest.raises(Gone, match="its message cannot be read"):
             Connection(int, *stranger(line))
 
 

@@ -235,7 +235,7 @@ def test_an_elastic_mpijob(capsys):
 
 
 ELASTIC_MISTAKES = [
-    ("--max-workers 2", "give --min-workers, too"),
+    ("--max-workers 2", "also give --min-workers"),
     ("--min-workers 3 --workers 2", "none is smaller than the one before"),
     ("--min-workers 1 --workers 3 --max-workers 2", "none is smaller than the one before"),
     ("--min-workers 1 --api-version v1", "are not elastic"),

@@ -91,7 +91,7 @@ RECORDED = ["a/t.json"]
         (["diff", *RECORDED, "a"], 2, "a is a folder: give rank 0's file in it, such as a/t.json"),
         (["diff", *RECORDED, "none.json"], 1, "none.json: No such file or directory."),
         (["diff", *RECORDED, "h.json"], 2, "h.json is no recording of hvdtune: only these can be"),
-        (["timeline", "view", *RECORDED, "-o", *RECORDED], 2, "would replace what is read"),
+        (["timeline", "view", *RECORDED, "-o", *RECORDED], 2, "would replace an input file"),
         (
             ["timeline", "view", *RECORDED, "-o", "a"],
             2,
@@ -101,7 +101,7 @@ RECORDED = ["a/t.json"]
         (["timeline", "merge", *RECORDED, "-o", "b/o.json"], 2, "written: there is no folder b"),
         (["report", *RECORDED, "-o", "b/o.html"], 2, "written: there is no folder b"),
         (["report", *RECORDED, "-o", "a"], 2, "--output a is a folder: give the name of a file"),
-        (["timeline", "merge", *RECORDED, "h.json", "-o", "h.json"], 2, "would replace what is"),
+        (["timeline", "merge", *RECORDED, "h.json", "-o", "h.json"], 2, "would replace an input"),
         (["timeline", "merge", *RECORDED, "zero.json", "-o", "o"], 2, "zero.json is empty"),
     ],
 )

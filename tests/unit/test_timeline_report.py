@@ -301,7 +301,7 @@ def test_horovods_own_timeline_gives_a_limited_report(
         (["t.json", "kineto.json"], 2, "kineto.json is no recording of hvdtune"),
         (["t.json", "t.json"], 2, "rank 0 is in"),
         (["t.json", "other.json"], 2, "they do not belong together"),
-        (["t.json", "-o", "t.json"], 2, "--output t.json would replace what is read"),
+        (["t.json", "-o", "t.json"], 2, "--output t.json would replace an input file"),
         (["t.json", "-o", "no/where.html"], 2, "no/where.html cannot be written: there is no"),
         (["t.json", "--json", "--text"], 2, "exclude each other"),
     ],

@@ -1,4 +1,4 @@
-"""What a benchmark has found: the data, and from it table, page, files and advice.
+"""The findings of a benchmark: the data, and from it table, page, files and advice.
 
 Knows `memory`, `metrics` and `sizes`.
 """

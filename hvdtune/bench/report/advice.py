@@ -1,4 +1,4 @@
-"""One line of advice, derived from what was measured and nothing else."""
+"""One line of advice, derived only from the measurements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdtune.bench.sizes import format_size
 #: between the tensors, where settings can help.
 _SLOWER_THAN_SWEEP = 1.5
 
-#: From this share on, memory is what limits, and no setting moves more bytes.
+#: From this share on, memory is the limit, and no setting moves more bytes.
 _LIMITED_BY_MEMORY = 0.6
 
 #: One operation's latencies are unsteady when p99 is this many times p50.

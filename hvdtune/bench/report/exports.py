@@ -24,7 +24,7 @@ def write_json(report: Report, path: Path) -> None:
 
 
 def write_csv(report: Report, path: Path) -> None:
-    """Write one line for each measurement; what does not apply stays empty."""
+    """Write one line for each measurement; fields that do not apply stay empty."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, CSV_COLUMNS, restval="")
         writer.writeheader()

@@ -1,4 +1,4 @@
-"""What a run of the benchmark found: plain data, ready for the table and the files."""
+"""The results of a benchmark: plain data, ready for the table and the files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hvdtune.bench.metrics import Summary
 
 @dataclass(frozen=True)
 class Measurement:
-    """Durations of one case and what follows from them; times in s, bandwidths in GB/s.
+    """Durations of one case and the figures derived from them; times in s, bandwidths in GB/s.
 
     `wrong` counts the wrong elements on all ranks, None if unchecked. `bound` is T_bound, and
-    `share` is T_bound / t; both None where they mean nothing (see `metrics`).
+    `share` is T_bound / t; both are None if they mean nothing (see `metrics`).
     """
 
     time: Summary
@@ -28,7 +28,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One size of the sweep. `root` is -1 and `redop` "none" where the operation has neither.
+    """One size of the sweep. `root` is -1 and `redop` "none" if the operation has neither.
 
     `in_place` is None for operations that have no in-place form.
     """
@@ -43,7 +43,7 @@ class SweepRow:
     in_place: Measurement | None
 
     def best_known(self) -> Measurement:
-        """The in-place measurement where there is one: what a training step uses."""
+        """The in-place measurement, if there is one: training steps use that form."""
         return self.in_place or self.out_of_place
 
 

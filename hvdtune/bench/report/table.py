@@ -1,4 +1,4 @@
-"""The text a person reads: nccl-tests' table, and one of its kind for the gradient sets."""
+"""The text for people: nccl-tests' table, and a similar one for the gradient sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_APPLICABLE = "N/A"
 
 
 def number(value: float | None, width: int, decimals: int = 2) -> str:
-    """A number in at most `width` characters where possible: decimals give way to digits."""
+    """A number in at most `width` characters if possible: decimals give way to digits."""
     if value is None:
         return NOT_APPLICABLE
     for places in range(decimals, 0, -1):
@@ -103,7 +103,7 @@ def workload_row(row: WorkloadRow) -> str:
 
 
 def memory_lines(curve: MemoryCurve) -> list[str]:
-    """What this machine's memory can do, one column a size."""
+    """The speed of this machine's memory, one column per size."""
     workers = "1 rank alone" if curve.workers == 1 else f"{curve.workers} ranks at once"
     titles = [format_size(point.size_bytes) for point in curve.points]
     rows = [

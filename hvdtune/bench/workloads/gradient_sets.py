@@ -1,7 +1,7 @@
 """Gradient sets: the tensors one training step of a real model has to reduce.
 
 Shapes are generated from the architectures (`convnets`, `transformers`), never abridged; the
-unit tests hold their totals against the published ones.
+unit tests compare their totals with the published ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Endless steps of one gradient set: `main([WORKLOAD])` on each rank, for `hvdtune tune`.
 
-A step is what a training step of the model allreduces: every tensor submitted in backward order,
-then all waited for. It ends with the process.
+A step allreduces what a training step of the model does: every tensor is submitted in backward
+order, then all are waited for. The steps end with the process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _tensors(workload: Workload) -> list[tuple[str, Any]]:
 
 
 def _step(hvd: Any, tensors: list[tuple[str, Any]]) -> None:
-    # Averages, so that the numbers stay what they are however many steps there are.
+    # Averages, so that the values do not grow with the number of steps.
     handles = [hvd.allreduce_async_(tensor, op=hvd.Average, name=name) for name, tensor in tensors]
     for handle in reversed(handles):
         hvd.synchronize(handle)

@@ -1,4 +1,4 @@
 """The connection between an elastic job's processes and its driver, as both ends use it.
 
-Knows `world` and below.
+Knows `world` and the modules below it.
 """

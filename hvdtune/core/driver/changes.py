@@ -1,4 +1,4 @@
-"""What can happen to a job's hosts."""
+"""The changes that can happen to a job's hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntFlag
 
 
 class HostUpdateResult(IntFlag):
-    """What happened to the hosts; kinds are joined by ``|``."""
+    """The change of the hosts; kinds are joined by ``|``."""
 
     no_update = 0
     removed = 1

@@ -1,7 +1,7 @@
 """A process's connection to the driver of its elastic job.
 
-Both prove that they know the job's secret (see `messages`). One thread reads; it notes what the
-driver says, and whoever waits is woken. The connection ends with the process.
+Both prove that they know the job's secret (see `messages`). One thread reads the driver's messages,
+notes them and wakes the threads that wait. The connection ends with the process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Cancel = Callable[[str], None]
 _CANCELLED = "the job's driver has ended this generation of the job"
 _CONNECT_S = 30.0  # the driver listens before it starts a process
 _MOST_WHY = 1000  # characters
-_UNANSWERED_MS = 20_000  # what the driver's machine has not received for so long, it never will
+_UNANSWERED_MS = 20_000  # data that the driver's machine does not acknowledge within this is lost
 
 
 class Gone(Exception):
-    """There is no driver, or none any more; the text is a sentence for people."""
+    """There is no driver, or no longer one; the text is a sentence for people."""
 
 
 class Left(Exception):
@@ -44,8 +44,8 @@ class Connection:
 
     hear, measure: called by the thread that reads. address: "HOST:PORT".
 
-    Raises ValueError for an address that is none, for a driver that does not know the secret, and
-    if another process with this identity has connected before; Gone if nobody answers.
+    Raises ValueError for a malformed address, for a driver that does not know the secret, and if
+    another process with this identity has connected before; Gone if nobody answers.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Connection:
         self._hear = hear
         self._measure = measure
         self._changed = threading.Condition()
-        self._place: Place | None = None  # that nobody has taken yet
-        self._prepares = False  # instead of a place: it is to come later
+        self._place: Place | None = None  # not yet taken by `ask`
+        self._prepares = False  # no place yet: it comes later
         self._news = 0, 0
         self._cancelled = 0  # generations up to this one are over
         self._why_cancelled = ""
@@ -94,15 +94,16 @@ class Connection:
         )
         self._reading.start()
 
-    # ---- what the process says -------------------------------------------------------------------
+    # ---- the process's messages ------------------------------------------------------------------
 
     def ask(self, generation: int, reason: str, why: str, function: str) -> Place | None:
-        """Say that this process wants a place, and wait for it.
+        """Ask for a place for this process, and wait for it.
 
-        generation: of the place that it was told last, 0 if none. function: the elastic function
-        that it is in, "" before the first.
+        generation: that of its last place, 0 if none. function: the elastic function that it is
+        in, "" before the first.
 
-        Returns None, before the first, if the job runs already: the process asks in its function.
+        Returns None, before the first function, if the job runs already: the process must ask
+        again in its function.
 
         Raises Left or Gone if there will be no place.
         """
@@ -136,19 +137,19 @@ class Connection:
         """The elastic function has returned."""
         self._say("finished")
 
-    # ---- what the driver has said ----------------------------------------------------------------
+    # ---- the driver's messages -------------------------------------------------------------------
 
     def on_cancel(self, generation: int, cancel: Cancel) -> None:
-        """If the driver cancels `generation`, or has already: `cancel(why)`.
+        """Call `cancel(why)` if the driver cancels `generation`, or has already.
 
-        Until another is given, or `ask` is called.
+        Holds until another `cancel` is given, or `ask` is called.
         """
         with self._changed:
             self._on_cancel = generation, cancel
             self._cancel_what_is_over()
 
     def news(self) -> tuple[int, int]:
-        """Number and change of the news since the last place; (0, 0) if there is none."""
+        """Number and change of the news since the last place; (0, 0) if there are none."""
         return self._news
 
     def is_cancelled(self, generation: int) -> bool:
@@ -158,7 +159,7 @@ class Connection:
     def stop_listening(self) -> None:
         """At the process's end: a thread that calls native code must not outlive the interpreter.
 
-        The beats go on until the process has ended: that may take long.
+        The beats go on until the process has ended, which may take long.
         """
         self._beats.keep()
         with contextlib.suppress(OSError):
@@ -166,10 +167,10 @@ class Connection:
         self._reading.join()
 
     def forget(self) -> None:
-        """In a fork, which is no part of the job: leave the connection to its parent."""
+        """In a fork, which is no part of the job: leave the connection to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
-        del self._beats  # they have a descriptor of their own; their thread is not in the fork
+        del self._beats  # they have their own descriptor; their thread is not in the fork
 
     # ---- helpers ---------------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Connection:
     def _introduce(
         self, reader: messages.Reader, identity: str, secret: str
     ) -> Iterator[messages.Message]:
-        """Prove who this is, and have the driver prove it; what it has said beyond that."""
+        """Prove this process's identity and check the driver's; return its other messages."""
         heard = self._messages(reader)
         challenge, own = next(heard), secrets.token_hex(16)
         nonces = str(challenge.get("nonce")), own
@@ -206,7 +207,7 @@ class Connection:
         return heard
 
     def _messages(self, reader: messages.Reader) -> Iterator[messages.Message]:
-        """What the driver says, one after another. Raises OSError when it says no more."""
+        """The driver's messages, one after another. Raises OSError when there are no more."""
         while True:
             data = self._socket.recv(65536)
             if not data:
@@ -214,10 +215,10 @@ class Connection:
             try:
                 yield from reader.feed(data)
             except ValueError as error:
-                raise ConnectionError(f"what it says is no message: {error}") from None
+                raise ConnectionError(f"its message cannot be read: {error}") from None
 
     def _say(self, kind: str, **fields: Any) -> None:
-        """Send a message. A driver that is gone is for the thread that reads to find."""
+        """Send a message. If the driver has gone, the thread that reads will notice."""
         if kind != "hello" and self._gone:
             return
         line = messages.encode(kind, **fields)

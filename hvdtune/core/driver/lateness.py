@@ -1,4 +1,4 @@
-"""On whom the ranks of a job wait, of the job's status, as rank 0 tells its driver."""
+"""The ranks that the others wait for, from the job's status, as rank 0 reports them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 def of_status(text: str) -> dict[str, Any]:
     """The fields of a message `lateness`, from `Engine.status()` of rank 0.
 
-    "ranks" are those that the engine names as late now: one, or all of a host, or none. The means
-    over the last 40 steps: "late_s", seconds of a step that the others wait for them; "share", of
-    the steps' time; "last_share", of these steps, how many they were the last in. "steps": of this
-    generation, so far; "step_s": seconds that one takes.
+    "ranks" are those that the engine names as late now: one, or all of a host, or none. The other
+    fields are means over the last 40 steps: "late_s", seconds per step that the others wait for
+    them; "share", of the steps' time; "last_share", the share of these steps in which they were
+    last. "steps": of this generation, so far; "step_s": seconds per step.
     """
     status = json.loads(text)
     rank, host = status.get("straggler"), status.get("straggler_host")

@@ -1,7 +1,7 @@
-"""This process as a member of an elastic job: the place that it has, what its driver says of it.
+"""This process as a member of an elastic job: its place, and its driver's messages.
 
-One of its environment's variables tells where the driver is. The first `take_place` connects; all
-that the process asks for, and what it is told, goes over that connection.
+An environment variable says where the driver is. The first `take_place` connects; all requests
+and answers use that connection.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hvdtune.core.driver import messages
 from hvdtune.core.driver.place import Place
 from hvdtune.core.libraries import network
 
-if TYPE_CHECKING:  # other jobs do without sockets of Python's
+if TYPE_CHECKING:  # other jobs do not need Python's sockets
     from hvdtune.core.driver.connection import Connection
 
 Listener = Callable[[int, int], None]
 
-#: What a place also says by leaving it out.
+#: Variables that a place also sets by leaving them out.
 _MEETING = (network.ADDRESS, network.PORT)
 
 _connection: Connection | None = None
-_job = ""  # what the launcher calls the job; each generation has a name of its own
+_job = ""  # the launcher's name for the job; each generation has a name of its own
 _place: Place | None = None
 _reason, _why = messages.START, "it has started"
 _asked_why = ""  # for the present place
 _comes_back = False
 _has_finished = False
-_joins_late = False  # has come to a job that ran already
-_function = ""  # the elastic function that has begun last
+_joins_late = False  # the job already ran when this process came
+_function = ""  # the elastic function that began last
 _listeners: list[Listener] = []
 
 
@@ -48,13 +48,13 @@ def is_connected() -> bool:
 
 
 def place() -> Place:
-    """The present place; `take_place` has returned it."""
+    """The present place, which `take_place` has returned."""
     assert _place is not None
     return _place
 
 
 def job() -> str:
-    """What the names of the job's generations begin with; "" in other jobs."""
+    """The common beginning of the names of the job's generations; "" in other jobs."""
     return _job
 
 
@@ -72,7 +72,7 @@ def describe() -> str:
 
 
 def joins_late() -> bool:
-    """Whether this process has come to a job that ran already, so that others have its state."""
+    """Whether the job already ran when this process came, so that others have its state."""
     return _joins_late
 
 
@@ -85,7 +85,7 @@ def has_begun(function: str) -> None:
 
 
 def will_ask(reason: str, why: str) -> None:
-    """`take_place` is called soon, and is to say this."""
+    """`take_place` will be called soon, and must give this reason."""
     global _reason, _why, _comes_back
     _reason, _why, _comes_back = reason, why, is_connected()
 
@@ -98,11 +98,11 @@ def comes_back() -> bool:
 def take_place() -> Place | None:
     """Ask the driver for a place, wait until there is one, and set the environment's variables.
 
-    Once the elastic function has returned, the place stays. None, before it has begun: the job runs
-    already, and there is a place for this process when its function has begun.
+    Once the elastic function has returned, the place stays. Returns None, before it has begun, if
+    the job runs already: this process gets a place when its function has begun.
 
-    Raises ValueError for variables of the driver that are no good. Raises SystemExit: with exit
-    code 0 if the job goes on without this process, with a sentence if there is no driver any more.
+    Raises ValueError if the driver's variables are malformed. Raises SystemExit: with exit code 0
+    if the job goes on without this process, with a sentence if there is no driver any more.
     """
     global _connection, _place, _joins_late, _reason, _why, _asked_why, _comes_back
     if _has_finished and _place is not None:
@@ -122,7 +122,7 @@ def take_place() -> Place | None:
         _joins_late = True
         return None
     _place, _asked_why = given, _why
-    # A call of init() without the loop of `hvdtune.elastic` has lost what ran.
+    # A call of init() without the loop of `hvdtune.elastic`: the running work is lost.
     _reason, _why, _comes_back = messages.FAILURE, "the program has called init() again", False
     for name in _MEETING:
         os.environ.pop(name, None)
@@ -135,7 +135,7 @@ def take_place() -> Place | None:
 
 
 def cancellation(place: Place) -> _native.Cancellation:
-    """For the meeting of the generation; the driver may end it."""
+    """With this the driver may end the meeting of the generation."""
     assert _connection is not None
     found = _native.Cancellation()
     _connection.on_cancel(place.generation, found.cancel)
@@ -177,8 +177,8 @@ def has_finished() -> None:
 
 
 def news() -> tuple[int, int]:
-    """Number and change (a HostUpdateResult) of what the driver has announced since it gave this
-    place; (0, 0) if that is nothing."""
+    """Number and change (a HostUpdateResult) of the driver's announcements since it gave this
+    place; (0, 0) if there are none."""
     return _connection.news() if _connection is not None else (0, 0)
 
 
@@ -218,10 +218,10 @@ def _hear(number: int, change: int) -> None:
 
 
 def _measure() -> messages.Message | None:
-    """What the driver wants to know of rank 0; None while this process is in no generation."""
+    """Rank 0's measurement for the driver; None while this process is in no generation."""
     from hvdtune.core.driver import lateness
 
-    present = _place  # before the engine: it is of this generation, or the driver knows better
+    present = _place  # read before the engine: the driver ignores an outdated generation
     engine = world.running.engine
     if present is None or engine is None:
         return None
@@ -229,7 +229,7 @@ def _measure() -> messages.Message | None:
 
 
 def _forget() -> None:
-    """A fork is no member; its parent goes on being one."""
+    """A fork is not a member; its parent still is."""
     global _connection
     if _connection is not None:
         _connection.forget()

@@ -1,4 +1,4 @@
-"""What an elastic job's driver and its processes tell each other: JSON objects, one a line.
+"""The messages between an elastic job's driver and its processes: JSON objects, one per line.
 
 A process connects to `DRIVER`. Before anything else both prove that they know the job's secret:
 
@@ -6,8 +6,8 @@ A process connects to `DRIVER`. Before anything else both prove that they know t
     process  {"kind": "hello", "id": …, "pid": …, "nonce": …, "proof": …}
     driver   {"kind": "welcome", "proof": …}
 
-A process that has connected does so no second time: who says hello with its "id" again, such as a
-child with its environment, hears {"kind": "refused", "pid": …} with the pid of the first.
+A process connects only once. A second hello with its "id", such as from a child with its
+environment, is answered with {"kind": "refused", "pid": …} and the pid of the first.
 
 Then the process may say, at any time:
 
@@ -39,7 +39,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-#: Where the driver listens, "ADDRESS:PORT", and who the process is; in its environment.
+#: In a process's environment: where the driver listens, "ADDRESS:PORT", and the process's id.
 DRIVER = "HVDTUNE_ELASTIC_DRIVER"
 IDENTITY = "HVDTUNE_ELASTIC_ID"
 
@@ -60,7 +60,7 @@ def encode(kind: str, **fields: Any) -> bytes:
 
 
 class Reader:
-    """Makes messages of a stream of bytes, however it is cut."""
+    """Makes messages of a stream of bytes, in whatever pieces it arrives."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -81,7 +81,7 @@ class Reader:
 
 
 def proof(secret: str, who: str, identity: str, nonces: tuple[str, str]) -> str:
-    """What only those can write who know the secret.
+    """A text that only the holders of the secret can compute.
 
     `who` is "driver" or "process"; `nonces` are the driver's and the process's.
     """

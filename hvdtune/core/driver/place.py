@@ -1,4 +1,4 @@
-"""Where the driver of an elastic job puts a process."""
+"""The place that the driver of an elastic job gives a process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What Horovod was built with: `mpi_built`, `nccl_built` and so on.
+"""Horovod's questions about its build: `mpi_built`, `nccl_built` and so on.
 
-Here libraries are found at run time.
+hvdtune finds libraries at run time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hvdtune.core.libraries import cuda, data_plane
 def mpi_threads_supported() -> bool:
     """Whether MPI allows calls from several threads at a time. Raises ValueError if it is not used.
 
-    That is MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) between
+    True means MPI_THREAD_MULTIPLE. With less, a script must not call MPI itself (mpi4py) between
     `init` and `shutdown`: the engine may be in the middle of a call.
     """
     settings = world.settings()
@@ -63,7 +63,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether tensors on NVIDIA's GPUs can be reduced here: whether there is a driver."""
+    """Whether tensors on NVIDIA's GPUs can be reduced here, that is, whether there is a driver."""
     return cuda.cuda_built()
 
 

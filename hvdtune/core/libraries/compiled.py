@@ -1,4 +1,4 @@
-"""What the build has put into the package beside the engine's module."""
+"""Files that the build has put into the package besides the engine's module."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Which of NVIDIA's libraries this process uses for tensors on GPUs, and if none, why.
 
-Three are looked for, and none is loaded here: the CUDA driver (`libcuda.so.1`, which comes with the
+It looks for three libraries and loads none: the CUDA driver (`libcuda.so.1`, which comes with the
 kernel's driver), NCCL (`libnccl.so.2`, 2.19 or newer) and NVRTC, the run-time compiler. The first
-place that has one decides: what a setting names; what this process has loaded already; the wheels
-of NVIDIA on `sys.path`, which PyTorch uses; `LD_LIBRARY_PATH`; the system. A second NCCL is never
-brought into a process that has one.
+place that has one decides: a setting's path; this process, if it has loaded one already; the wheels
+of NVIDIA on `sys.path`, which PyTorch uses; `LD_LIBRARY_PATH`; the system. A process that has an
+NCCL never gets a second one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import hvdtune._native as _native
 Version = tuple[int, ...]
 
 OLDEST_NCCL: Version = (2, 19)
-#: A value of the settings below that says: use no such library.
+#: A value of the settings below that means: use no such library.
 NONE = "none"
 #: How to get one; each ends a sentence.
 DRIVER_ADVICE = "NVIDIA's driver for Linux (in a container: start it with its GPUs, --gpus all)"
@@ -37,8 +37,8 @@ NVRTC_ADVICE = (
     "HVDTUNE_NVRTC_LIBRARY names one elsewhere"
 )
 
-# The first driver of CUDA's major versions (CUDA's release notes, table 3): NVRTC's code does not
-# run under an older one.
+# The first driver of CUDA's major versions (CUDA's release notes, table 3): an older one does not
+# run NVRTC's code.
 _DRIVER_OF_CUDA = {12: (525, 60, 13), 13: (580, 65, 6)}
 _MAPPED = re.compile(r" (/.*/lib(?:cuda|nccl|nvrtc)[^/\n]*)$", re.MULTILINE)
 _NCCL_TEXT = re.compile(rb"NCCL version (\d+)\.(\d+)\.(\d+)")
@@ -47,8 +47,8 @@ _NCCL_TEXT = re.compile(rb"NCCL version (\d+)\.(\d+)\.(\d+)")
 class Library(NamedTuple):
     """One library that was looked for.
 
-    `path` is None where there is none to use; `reason` then is a sentence without its full stop.
-    `version` is empty where only the library itself, once loaded, could tell. `found` says how it
+    `path` is None if there is none to use; `reason` then is a sentence without its full stop.
+    `version` is empty if only the library itself, once loaded, could tell. `found` says how it
     was found.
     """
 
@@ -59,7 +59,7 @@ class Library(NamedTuple):
 
     @property
     def version_text(self) -> str:
-        """The version as people write it; "" where it is not known."""
+        """The version as people write it; "" if it is not known."""
         return ".".join(map(str, self.version))
 
 
@@ -73,7 +73,7 @@ class CudaLibraries(NamedTuple):
 
     @property
     def nccl_code(self) -> int:
-        """NCCL's version code: 21903 for 2.19.3. 0 without NCCL, or where it is not known."""
+        """NCCL's version code: 21903 for 2.19.3. 0 without NCCL, or if it is not known."""
         return nccl_code(self.nccl.version) if self.nccl.path else 0
 
 
@@ -89,7 +89,7 @@ class Places(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What is looked for. Names are patterns of `Path.glob`; wheels are folders of `site`."""
+    """A library to look for. Names are patterns of `Path.glob`; wheels are folders of `site`."""
 
     title: str
     variable: str
@@ -120,30 +120,30 @@ _NVRTC = _Kind(
     "HVDTUNE_NVRTC_LIBRARY",
     ("libnvrtc.so.[1-9][0-9]", "libnvrtc.so.[1-9][0-9].*", "libnvrtc-*.so.[1-9][0-9]"),
     re.compile(r"/libnvrtc(-[0-9a-f]{6,})?\.so[.\d]*$"),
-    # CUDA 13's wheels have one folder; those before, one a library; older PyTorch brings its own.
+    # CUDA 13's wheels share one folder; older ones have one per library; older PyTorch has its own.
     ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib"),
     f"NVRTC was not found: {NVRTC_ADVICE}",
 )
 
 
 def engine_knows_gpus() -> bool:
-    """Whether this build's engine takes tensors on GPUs."""
+    """Whether this build's engine supports tensors on GPUs."""
     return bool(getattr(_native, "gpus", False))
 
 
 def driver_is_loaded() -> bool:
-    """Whether this process has loaded the CUDA driver, as whoever uses GPUs has."""
+    """Whether this process has loaded the CUDA driver, as every user of GPUs has."""
     return any(_CUDA.loaded.search(path) for path in _mapped())
 
 
 def cuda_built() -> bool:
-    """Whether tensors on GPUs can be given to hvdtune here: the engine takes them, and there is a
-    driver."""
+    """Whether tensors on GPUs can be given to hvdtune here: the engine supports them, and there is
+    a driver."""
     return engine_knows_gpus() and find().cuda.path is not None
 
 
 def nccl_built() -> int:
-    """The version code of the NCCL that would carry tensors on GPUs; 0 where none would."""
+    """The version code of the NCCL that would carry tensors on GPUs; 0 if none would."""
     libraries = find()
     if not engine_knows_gpus() or libraries.cuda.path is None or libraries.nccl.path is None:
         return 0
@@ -151,7 +151,7 @@ def nccl_built() -> int:
 
 
 def _ask_version(path: str) -> int:
-    """The version by loading it, as the engine would; 0 where that fails."""
+    """The version, found by loading it as the engine would; 0 if that fails."""
     import ctypes
 
     version = ctypes.c_int()
@@ -175,8 +175,8 @@ def find(
         environ: the process's environment.
         named: paths that the user gives, by the settings' variables, in place of `environ`'s.
         places: for tests; otherwise this process and this machine.
-        everything: look for NCCL and NVRTC also where there is no driver; every start of a job
-            on a machine without GPUs would pay for that.
+        everything: look for NCCL and NVRTC also if there is no driver; otherwise every start of
+            a job on a machine without GPUs would pay for that.
     """
     places = Places(_mapped(), sys.path, _system_folders()) if places is None else places
     wanted = {**environ, **(named or {})}
@@ -198,7 +198,7 @@ def _find_cuda(wanted: Mapping[str, str], places: Places) -> Library:
 
 
 def _find_nccl(wanted: Mapping[str, str], places: Places) -> Library:
-    """The first there is: a newer one further down would become a second one as soon as PyTorch
+    """The first one found. A newer one in a later place would be a second one as soon as PyTorch
     loads the first."""
     mapped = _loaded(_NCCL, places)
     for path, how in _candidates(_NCCL, wanted, places):
@@ -250,7 +250,7 @@ def _find_nvrtc(wanted: Mapping[str, str], places: Places, driver: Version) -> L
 def _candidates(
     kind: _Kind, wanted: Mapping[str, str], places: Places
 ) -> Iterator[tuple[str | None, str]]:
-    """Files and how they were found, the preferred first; None and why, where none may be used."""
+    """Files and how they were found, the preferred first; None and why, if none may be used."""
     named = wanted.get(kind.variable, "").strip()
     if named:
         yield _named(kind, named)
@@ -302,7 +302,7 @@ def _named(kind: _Kind, path: str) -> tuple[str | None, str]:
 
 
 def _loaded(kind: _Kind, places: Places) -> list[str]:
-    """Those of the process's memory, each file once."""
+    """Those mapped into the process's memory, each file once."""
     by_file = {os.path.realpath(path): path for path in places.mapped if kind.loaded.search(path)}
     return list(by_file.values())
 
@@ -329,7 +329,7 @@ def _cached(kind: _Kind, places: Places) -> list[str]:
 
 
 def nccl_code(version: Version) -> int:
-    """A version as NCCL_VERSION of nccl.h has it, of 2.9 and newer: 21903 for 2.19.3; 0 for ()."""
+    """A version as NCCL_VERSION of nccl.h gives it since 2.9: 21903 for 2.19.3; 0 for ()."""
     if not version:
         return 0
     major, minor, patch = (*version, 0, 0)[:3]
@@ -337,9 +337,9 @@ def nccl_code(version: Version) -> int:
 
 
 def nccl_version(path: str) -> Version:
-    """Of a libnccl that is not loaded: by its name, its wheel, or the text that every NCCL carries.
+    """The version of a libnccl that is not loaded, from its name, its wheel, or a text in the file.
 
-    Empty where none of them tells.
+    Empty if none of them tells.
     """
     version = _version_of_name(path)
     if len(version) == 3:
@@ -365,9 +365,9 @@ def nccl_version(path: str) -> Version:
 
 
 def _version_of_name(path: str) -> Version:
-    """The longest there is after ".so", of the name and of the file that it leads to:
-    libcuda.so.1 -> libcuda.so.535.129.03 is 535.129.3. Of an interface's number alone, it is
-    that: libnvrtc.so.12 is 12."""
+    """The longest version after ".so" in the name, or in the name of the file that it links to:
+    libcuda.so.1 -> libcuda.so.535.129.03 is 535.129.3. If there is only an interface's number, it
+    is that: libnvrtc.so.12 is 12."""
     texts = (os.path.basename(name).partition(".so.")[2] for name in (path, os.path.realpath(path)))
     versions = [_numbers(text) for text in texts]
     best = max(versions, key=len)
@@ -400,7 +400,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _mapped() -> list[str]:
-    """Files of this process's memory that may be one of the libraries."""
+    """Files mapped into this process's memory that may be one of the libraries."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             return list(dict.fromkeys(_MAPPED.findall(file.read())))
@@ -412,7 +412,7 @@ def _system_folders() -> list[str]:
     multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
     folders = [f"/usr/lib/{multiarch}", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64"]
     toolkit = ["/usr/local/cuda/lib64", f"/usr/local/cuda/targets/{os.uname().machine}-linux/lib"]
-    # The last one is where the driver is under WSL.
+    # The last one is the driver's folder under WSL.
     return [
         *folders,
         os.path.join(sys.prefix, "lib"),

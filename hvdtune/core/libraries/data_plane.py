@@ -1,4 +1,4 @@
-"""Through what tensors travel: shared memory, or what HOROVOD_CPU_OPERATIONS names."""
+"""How tensors travel: through shared memory, or as HOROVOD_CPU_OPERATIONS says."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def options(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:
-    """The engine's options for the data plane that was chosen.
+    """The engine's options for the chosen data plane.
 
-    What keeps this process from using it is an option, too: the engine meets the other processes
-    first, so that all fail with it instead of waiting.
+    A reason why this process cannot use it is an option as well: the engine meets the other
+    processes first, so that all fail with it instead of waiting.
     """
     name = settings.cpu_operations or SHARED_MEMORY
     library = problem = ""
@@ -50,12 +50,12 @@ def options(
 
 
 def describe(name: str | None) -> str:
-    """What tensors travel through, in words."""
+    """How tensors travel, in words."""
     return {"mpi": "MPI", "gloo": "Gloo"}.get(name or SHARED_MEMORY, "hvdtune's own engine")
 
 
 def mpi_is_there() -> bool:
-    """Whether some MPI library is found."""
+    """Whether an MPI library can be found."""
     return bool(mpi.find_all(os.environ))
 
 

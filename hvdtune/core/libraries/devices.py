@@ -1,4 +1,4 @@
-"""GPUs, as the engine is told of them when it starts."""
+"""The engine's options for GPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _POLICIES = ("DEFAULT", "EFFICIENCY", "ZERO")  # NCCL_CTA_POLICY_*, 0 to 2
 def options(settings: knobs.Settings) -> dict[str, Any]:
     """The engine's options for tensors on GPUs.
 
-    Libraries are looked for here and loaded when the first such tensor comes; what is missing is
-    an error then, and not before.
+    Libraries are searched here and loaded with the first such tensor; if one is missing, that
+    tensor raises an error, and nothing before it.
     """
     libraries = cuda.find(os.environ)
     return {
@@ -24,7 +24,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_library": libraries.nccl.path or "",
         "nccl_problem": libraries.nccl.reason,
         "nvrtc_library": libraries.nvrtc.path or "",
-        # NVTX's own variable, in which a profiler names its library to the processes it watches.
+        # NVTX's own variable, with which a profiler names its library to the processes it watches.
         "nvtx_library": os.environ.get("NVTX_INJECTION64_PATH", ""),
         "nccl_streams": settings.num_nccl_streams,
         "nccl_min_ctas": settings.nccl_min_ctas,
@@ -32,7 +32,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_cga_cluster_size": settings.nccl_cga_cluster_size,
         "nccl_cta_policy": _policy(settings.nccl_cta_policy),
         "nccl_between_hosts": settings.nccl_between_hosts,
-        # What only `hvdtune tune` moves need not be there for others.
+        # A setting that only `hvdtune tune` moves may be missing otherwise.
         "tunes_nccl_bypass": bool(settings.autotune_driver),
         "async_completion": settings.async_completion,
         "share_gpu": settings.share_gpu,
@@ -40,7 +40,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
 
 
 def _policy(name: str | None) -> int:
-    """NCCL's number of a policy; -1 for its choice."""
+    """NCCL's number for a policy; -1 for NCCL's choice."""
     if name is None:
         return -1
     return int(name) if name.isdecimal() else _POLICIES.index(name)

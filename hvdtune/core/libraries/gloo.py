@@ -1,4 +1,4 @@
-"""The module that links Gloo, which lies beside the engine's where hvdtune was built with Gloo."""
+"""The module that links Gloo; it is beside the engine's if hvdtune was built with Gloo."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ADVICE = (
 
 
 def module_path() -> str:
-    """Where the module is; "" where hvdtune was built without Gloo."""
+    """The module's path; "" if hvdtune was built without Gloo."""
     return compiled("_gloo.so")
 
 
 def choose() -> str:
-    """The module's path. Raises ValueError where there is none."""
+    """The module's path. Raises ValueError if there is none."""
     path = module_path()
     if not path:
         raise ValueError(f"this hvdtune was built without Gloo. To get it: {ADVICE}")

@@ -1,8 +1,8 @@
 """Which libmpi this process can use: the one that its launcher belongs to.
 
 There are two binary interfaces: Open MPI's, and MPICH's, which Intel MPI, MVAPICH and Cray MPICH
-share. A process that Open MPI's mpirun has started is alone in the world for an MPICH, and the
-other way round, so the launcher decides. Nothing is loaded here.
+share. MPICH's library would see a process of Open MPI's mpirun as a job of its own, and the other
+way round, so the launcher decides. Nothing is loaded here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADVICE = (
 
 _NAMES = ("libmpi.so", "libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpich.so")
 _LOADED = re.compile(r"/libmpi(ch)?\.so[.\d]*$")
-# What a process knows of the mpirun or srun that started it.
+# Variables that mpirun and srun set for their processes.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_SIZE", OPEN_MPI),
     ("PMI_SIZE", MPICH),
@@ -46,7 +46,7 @@ class MpiLibrary(NamedTuple):
 
 
 def launcher_family(environ: Mapping[str, str]) -> str | None:
-    """The family whose launcher started this process; "" for any, None for no launcher of MPI's."""
+    """The family whose launcher started this process; "" for any, None for no MPI launcher."""
     for variable, family in _LAUNCHERS:
         if variable in environ:
             return family
@@ -54,20 +54,20 @@ def launcher_family(environ: Mapping[str, str]) -> str | None:
 
 
 def hydra_connection(environ: Mapping[str, str]) -> int:
-    """The descriptor by which this process speaks to Hydra, MPICH's mpirun; -1 where another has
-    started it. Slurm's own connection has the same name, but also tells the job's number, and
-    may be spoken to in another way."""
+    """The descriptor with which this process talks to Hydra, MPICH's mpirun; -1 if another launcher
+    started it. Slurm's own connection has the same name, but also gives the job's number, and may
+    use another protocol."""
     number = environ.get("PMI_FD", "")
     hydra = "MPI_LOCALRANKID" in environ and "PMI_JOBID" not in environ
     return int(number) if hydra and number.isdecimal() else -1
 
 
 def find_all(environ: Mapping[str, str], named: str = "") -> list[MpiLibrary]:
-    """Every libmpi there is, each once, the preferred ones first.
+    """Every libmpi on this machine, each once, the preferred ones first.
 
     Args:
         environ: the process's environment.
-        named: a path that the user gives, if not by the environment; it comes first.
+        named: a path that the user gives outside the environment; it comes first.
     """
     named = named or environ.get("HVDTUNE_MPI_LIBRARY", "")
     seen: set[str] = set()
@@ -84,7 +84,7 @@ def find_all(environ: Mapping[str, str], named: str = "") -> list[MpiLibrary]:
 
 
 def family_of(path: str) -> str:
-    """The family of a libmpi, by what it defines; "" for a file that is none."""
+    """The family of a libmpi, from the symbols that it defines; "" if the file is none."""
     try:
         with (
             open(path, "rb") as file,
@@ -100,10 +100,10 @@ def family_of(path: str) -> str:
 def choose(environ: Mapping[str, str], named: str, processes: int) -> MpiLibrary:
     """The library to use in a job of `processes` processes.
 
-    Raises ValueError: there is none, or none that knows these processes as one job.
+    Raises ValueError if there is none, or none that knows these processes as one job.
     """
     if named and not family_of(named):
-        raise ValueError(f"HVDTUNE_MPI_LIBRARY={named} is no MPI library that can be read")
+        raise ValueError(f"HVDTUNE_MPI_LIBRARY={named} is not a readable MPI library")
     every = find_all(environ, named)
     loaded = next((library for library in every if library.found == "loaded"), None)
     family = launcher_family(environ)
@@ -146,7 +146,7 @@ def _candidates(environ: Mapping[str, str], named: str) -> Iterator[tuple[str, s
 
 
 def loaded() -> list[str]:
-    """The paths of those that this process has mapped already."""
+    """The paths of those that are mapped into this process already."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """mpi4py communicators: jobs and process sets described by MPI instead of by rank numbers.
 
-MPI only says who is who while a job starts; tensors and control messages never travel through it,
-and nothing of it is held that would have to be given back in step with other processes. mpi4py is
-not imported by this module: whoever has a communicator has imported it.
+MPI only identifies the processes while a job starts; no tensor or control message travels through
+it, and nothing of it is kept that would have to be freed together with other processes. This
+module does not import mpi4py: a caller with a communicator has imported it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdtune.core.topology import Topology, detect, hostname_of
 
 
 def is_communicator(thing: object) -> bool:
-    """Whether something is an mpi4py communicator (also one of a class derived from its)."""
+    """Whether `thing` is an mpi4py communicator (including one of a derived class)."""
     return any(
         kind.__name__ == "Comm" and kind.__module__.partition(".")[0] == "mpi4py"
         for kind in type(thing).__mro__
@@ -25,21 +25,21 @@ def is_communicator(thing: object) -> bool:
 
 
 def absence() -> str:
-    """What to add to "no communicator" where there could not be one; "" when mpi4py is there."""
+    """What to add to "no communicator" if there could not be one; "" if mpi4py is there."""
     from importlib.util import find_spec
 
     return "" if find_spec("mpi4py") else " (mpi4py is not installed)"
 
 
 def check(comm: Any) -> None:
-    """Raises ValueError for a communicator that does not connect a group of processes."""
+    """Raise ValueError for a communicator that does not connect a group of processes."""
     mpi = _mpi()
     if not mpi.Is_initialized() or mpi.Is_finalized():
         state = "finalised" if mpi.Is_initialized() else "not initialised"
         raise ValueError(f"{comm!r} cannot be used: MPI is {state} in this process")
     if comm == mpi.COMM_NULL:
         raise ValueError(
-            "MPI.COMM_NULL is no communicator: this process is in none of those that were made, "
+            "MPI.COMM_NULL is no communicator: this process is in none of the new communicators, "
             "so it must not pass one"
         )
     if comm.Is_inter():
@@ -55,14 +55,13 @@ def place_in(
     """This process's place in the job that a communicator's processes form.
 
     Collective over the communicator. Also returns whether `brings_sets` was true on any of them.
-    Raises ValueError for a communicator that cannot be used, where MPI and the launcher describe
-    different jobs, and if the others have not all come within `patience` seconds.
+    Raises ValueError for a communicator that cannot be used, if MPI and the launcher describe
+    different jobs, and if not all of the others call it within `patience` seconds.
     """
     check(comm)
     _check_launcher(comm, environ)
     mpi = _mpi()
-    # A duplicate: what the program itself has under way in its communicator is none of our
-    # business.
+    # A duplicate, so that it does not mix with the program's own use of its communicator.
     own = _duplicate_with_all(comm, patience)
     try:
         rank, size = own.Get_rank(), own.Get_size()
@@ -112,7 +111,7 @@ def sharing(comm: Any) -> Callable[[str], str]:
 
 
 def _check_launcher(comm: Any, environ: Mapping[str, str]) -> None:
-    """Without mpirun MPI takes every process for a job of its own, which nobody means."""
+    """Without mpirun MPI sees every process as a job of its own, which no user intends."""
     mpi = _mpi()
     launched = detect(environ)
     if mpi.COMM_WORLD.Get_size() == 1 and launched.size > 1 and comm != mpi.COMM_SELF:
@@ -132,7 +131,7 @@ class Members:
 
     @classmethod
     def of_world(cls, topology: Topology) -> Members:
-        """The job is all that the launcher started. Raises ValueError if MPI sees another one."""
+        """The job is all launched processes. Raises ValueError if MPI sees another one."""
         world = _mpi().COMM_WORLD
         seen = (world.Get_rank(), world.Get_size())
         if seen != (topology.rank, topology.size):
@@ -162,7 +161,7 @@ class Members:
         return sorted(ranks)
 
     def close(self) -> None:
-        """Let go of MPI's description, unless MPI has gone first."""
+        """Free MPI's description, unless MPI has been finalised first."""
         if not _mpi().Is_finalized():
             self._group.Free()
 
@@ -172,5 +171,5 @@ def _name(comm: Any) -> str:
 
 
 def _mpi() -> Any:
-    # By name: mpi4py is optional, also for the type checker.
+    # By name, because mpi4py is optional for the type checker as well.
     return importlib.import_module("mpi4py.MPI")

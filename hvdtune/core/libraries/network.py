@@ -1,7 +1,7 @@
 """Where the ranks of several hosts meet: the address of rank 0, and the key that admits to it.
 
 `hvdtune run` tells its workers both. Under other launchers the user may give them; otherwise rank 0
-makes them up and tells the others (`hvdtune.core.meeting`). Nothing is contacted here.
+generates them and tells the others (`hvdtune.core.meeting`). Nothing is contacted here.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
 SECRET = "HVDTUNE_SECRET"
 ELASTIC = "HOROVOD_ELASTIC"
 FAILED = "Horovod initialization failed: "
-#: Where rank 0 may listen: below the ports that kernels give to outgoing connections.
+#: Ports where rank 0 may listen: below those that kernels give to outgoing connections.
 FIRST_PORT, PORTS = 20000, 10000
 
 
 class MeetingPlace(NamedTuple):
     """Rank 0 listens at `host` and `port`, for processes that know `secret`.
 
-    `listens`: the addresses at which this rank itself listens; empty: rank 0 at `host` alone, and
-    others where they have reached it from.
+    `listens`: the addresses at which this rank itself listens. If it is empty, rank 0 listens only
+    at `host`, and others at the address from which they have reached it.
     """
 
     host: str
@@ -40,9 +40,9 @@ class MeetingPlace(NamedTuple):
 
 def needs_place(environ: Mapping[str, str], topology: Topology) -> bool:
     """Whether a job's ranks meet over a network: they may be on several hosts."""
-    # Our own launcher tells no address if all hosts' names are this machine's.
+    # Our own launcher gives no address if all hosts' names are this machine's.
     own = topology.launcher == "hvdtune" and bool(environ.get("HVDTUNE_JOB_ID"))
-    # In an elastic job the local size counts slots without a process, too: it tells nothing here.
+    # In an elastic job the local size also counts slots without a process, so it is no evidence.
     if topology.local_size == topology.size and not (own and environ.get(ELASTIC) == "1"):
         return False
     return not own or given(environ) is not None
@@ -51,9 +51,9 @@ def needs_place(environ: Mapping[str, str], topology: Topology) -> bool:
 def told_place(
     environ: Mapping[str, str], topology: Topology, secret: str | None
 ) -> MeetingPlace | None:
-    """The meeting place, as far as user and launcher have told it; None if anything is missing.
+    """The meeting place, if user and launcher have given all of it; None if anything is missing.
 
-    Raises ValueError, in one sentence, for an address that is none.
+    Raises ValueError, in one sentence, for a malformed address.
     """
     found = given(environ)
     if secret and found is None:
@@ -98,10 +98,10 @@ def given(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _of_launcher(environ: Mapping[str, str], topology: Topology) -> tuple[str, int] | None:
-    """What torchrun says, or whoever speaks its language, and what Azure and Slurm say."""
+    """The address from torchrun, or a launcher with its variables, or from Azure or Slurm."""
     master = environ.get("MASTER_ADDR", "").strip()
     if master:
-        # At MASTER_PORT itself torchrun listens.
+        # At MASTER_PORT torchrun itself listens.
         return master, port_of(f"{master}/{environ.get('MASTER_PORT', '')}/{topology.job_id}")
     azure, _, _ = environ.get("AZ_BATCH_MASTER_NODE", "").partition(":")
     if topology.launcher == "openmpi" and azure:
@@ -118,13 +118,13 @@ def first_of_slurm(environ: Mapping[str, str]) -> str:
 
 
 def first_node(nodes: str) -> str:
-    """The first of a list of Slurm's: "gpu[07-09,12],cpu1" begins with "gpu07"."""
+    """The first node of Slurm's list: "gpu[07-09,12],cpu1" begins with "gpu07"."""
     match = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", nodes.strip())
     return "".join(part or "" for part in match.groups()) if match else nodes
 
 
 def port_of(text: str) -> int:
-    """A port made from a text: the same for all who have the text."""
+    """A port computed from a text: the same for every process with the same text."""
     import hashlib
 
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -9,9 +9,9 @@ _XLA_LIBRARY = "libtensorflow_cc.so.2"
 
 
 def register_operations() -> str:
-    """Make Horovod's operations TensorFlow's, once; else why that is not possible.
+    """Add Horovod's operations to TensorFlow, once; if that is not possible, return why.
 
-    They need functions of TensorFlow's C interface, which another version may lack: then none is
+    They need functions of TensorFlow's C interface, which another version may lack; then none is
     registered.
     """
     try:
@@ -22,9 +22,9 @@ def register_operations() -> str:
 
 
 def register_xla_calls() -> str:
-    """Make XLA's custom calls of ours known to TensorFlow's XLA, once; else why not.
+    """Add our custom calls to TensorFlow's XLA, once; if that is not possible, return why.
 
-    They need symbols of C++, which another version may lack: then none is registered.
+    They need C++ symbols, which another version may lack; then none is registered.
     """
     try:
         _native.register_tensorflow_xla(_XLA_LIBRARY)

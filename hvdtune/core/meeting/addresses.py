@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _UP, _LOOPBACK, _RUNNING = 0x1, 0x8, 0x40
-# The kernel's list, a line an address: its digits, number of the interface, length of the prefix,
+# The kernel's list, one address per line: digits, number of the interface, length of the prefix,
 # scope, flags, name of the interface.
 _IPV6_ADDRESSES = "/proc/net/if_inet6"
 _LINK_SCOPE = 0x20
@@ -21,15 +21,15 @@ def present_interfaces() -> list[str]:
 
 
 def addresses_of(names: Collection[str]) -> dict[str, str]:
-    """An address of each interface that has one: the first of IPv4, or else of IPv6."""
+    """An address of each interface that has one: the first IPv4 address, otherwise IPv6."""
     found = {name: ipv4_address(name) or ipv6_address(name) for name in names}
     return {name: address for name, address in found.items() if address}
 
 
 def reachable() -> dict[str, str]:
-    """An address of each interface by which other hosts may reach this one."""
+    """An address of each interface at which other hosts may reach this one."""
     found = addresses_of([name for name in present_interfaces() if _leads_out(name)])
-    # Addresses that interfaces give themselves, such as a board controller's, lead nowhere else.
+    # Addresses that interfaces give themselves, such as a board controller's, reach no other host.
     known = {name: text for name, text in found.items() if not text.startswith(_OWN_MAKING)}
     return known or found
 
@@ -43,7 +43,7 @@ def ipv4_address(interface: str) -> str | None:
 
 
 def ipv6_address(interface: str) -> str | None:
-    """The interface's first IPv6 address that is known beyond its link."""
+    """The interface's first IPv6 address whose scope is wider than its link."""
     import socket
 
     try:

@@ -1,8 +1,8 @@
-"""Horovod's rendezvous server, which TonY, tf-yarn and others run beside a job: texts over HTTP.
+"""Horovod's rendezvous server, which TonY, tf-yarn and others run for a job: texts over HTTP.
 
-It understands GET, PUT and DELETE of /scope/key. HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT name it, as
-they may name rank 0's own address under hvdtune; only if the job has no HVDTUNE_SECRET is it
-looked for.
+It accepts GET, PUT and DELETE of /scope/key. HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT name it. Under
+hvdtune they may also name rank 0's own address, so the server is used only if the job has no
+HVDTUNE_SECRET.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def absence(seeker: Seeker) -> str:
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
+    """Rank 0's text, given as `text` on rank 0."""
     place = network.given(seeker.environ)
     assert place is not None
     if seeker.tells and _is_free(*place):
@@ -49,13 +49,13 @@ def exchange(seeker: Seeker, text: str) -> str:
         if seeker.seconds_left() <= 0:
             raise TooLate(
                 f"{host}: {reason or 'rank 0 has not told its address there'}; if it is rank 0's "
-                f"own address, set {network.SECRET}, too"
+                f"own address, also set {network.SECRET}"
             )
         time.sleep(_PAUSE)
 
 
 def forget(seeker: Seeker) -> None:
-    """An empty text instead of rank 0's: a later job of the server's waits for one of its own."""
+    """Replace rank 0's text by an empty one: a later job with the same server waits for its own."""
     place = network.given(seeker.environ)
     assert place is not None
     _request(place, "PUT", _path(seeker), "")
@@ -78,12 +78,12 @@ def _request(place: tuple[str, int], verb: str, path: str, body: str | None) -> 
         except OSError as error:
             return 0, error.strerror or str(error)
         except http.client.HTTPException:
-            return -1, "what listens there is no HTTP server"
+            return -1, "no HTTP server listens there"
     return answer.status, said if answer.status == _OK else f"{verb} gave {answer.status}"
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Whether the address is this host's, and nobody listens there: rank 0's own, as it seems."""
+    """Whether the address is this host's, and nobody listens there: probably rank 0's own."""
     import socket
 
     try:

@@ -1,4 +1,4 @@
-"""The means of telling where rank 0 is, in the order in which they are tried."""
+"""The means of telling ranks where rank 0 is, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 
 class Means(NamedTuple):
-    """A way by which rank 0's text reaches the other ranks.
+    """A way in which rank 0's text reaches the other ranks.
 
-    `absence` says why a process does not have it ("" if it does), asking nobody else; `exchange`
-    takes the text on rank 0 (any on others), and gives it on every rank. `forget`, on rank 0 after
-    all ranks have met, takes away what would otherwise outlive the job.
+    `absence` says why a process does not have it ("" if it does), without contacting anyone;
+    `exchange` takes the text on rank 0 (any on others), and returns it on every rank. `forget`, on
+    rank 0 after all ranks have met, removes data that would otherwise outlive the job.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Means(NamedTuple):
 
 MEANS = (
     Means("MPI, which runs already", mpi.absence_of_running, mpi.exchange),
-    # Before PMIx and PMI, which under srun belong to whatever MPI the script may begin.
+    # Before PMIx and PMI, which under srun belong to whichever MPI the script may start.
     Means(munge.NAME, munge.absence, munge.exchange),
     Means("PMIx", pmix.absence, pmix.exchange),
     Means("PMI", pmi.absence, pmi.exchange),
@@ -39,7 +39,7 @@ def exchange(seeker: Seeker, text: str) -> tuple[str, str]:
     """The name of the first means that works, and rank 0's text.
 
     Raises `Failed`, which names every means and says why it did not work; `TooLate`, which names
-    the one that was waited for.
+    the one that timed out.
     """
     reasons: list[str] = []
     for means in MEANS:
@@ -57,14 +57,14 @@ def exchange(seeker: Seeker, text: str) -> tuple[str, str]:
 
 
 def forget(seeker: Seeker, name: str) -> None:
-    """On rank 0: all ranks have met by the means of that name."""
+    """On rank 0: all ranks have met with the means of that name."""
     for means in MEANS:
         if means.name == name:
             means.forget(seeker)
 
 
 def first_there(seeker: Seeker) -> tuple[str, list[str]]:
-    """The name of the means that `exchange` would try first; "" and why none is there."""
+    """The name of the means that `exchange` would try first; "" and why there is none."""
     reasons: list[str] = []
     for means in MEANS:
         reason = means.absence(seeker)

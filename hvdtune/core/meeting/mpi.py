@@ -1,7 +1,7 @@
 """MPI itself: a broadcast in a duplicate of MPI_COMM_WORLD.
 
-If the script has not begun MPI, this module does, which takes a second, and ends it when Python
-ends. Every wait but MPI_Init's own is a test in a loop, so that it can end with a sentence.
+If the script has not started MPI, this module does, which takes a second, and ends it when Python
+ends. Every wait except MPI_Init's own is a test in a loop, so that it can end with a sentence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvdtune.core.libraries import mpi as mpi_library
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 _SUCCESS = 0
-_LENGTH = 1024  # of the message: a rank that waits does not know the text's
+_LENGTH = 1024  # of the message: the receivers do not know how long the text is
 _SERIALIZED, _MULTIPLE = 2, 3
 _PAUSE = 0.001
 _FINALIZE_SECONDS = 10.0
@@ -32,7 +32,7 @@ def absence_of_running(seeker: Seeker) -> str:
 
 
 def absence(seeker: Seeker) -> str:
-    """Why this process cannot begin MPI; "" if it can."""
+    """Why this process cannot start MPI; "" if it can."""
     if running_library():
         return ""
     if mpi_library.launcher_family(seeker.environ) is None:
@@ -45,7 +45,7 @@ def absence(seeker: Seeker) -> str:
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
+    """Rank 0's text, given as `text` on rank 0."""
     library = running_library()
     if library:
         return _Mpi(library, seeker).broadcast(text)
@@ -102,7 +102,7 @@ class _Mpi:
             self._ignore = ctypes.c_void_p(None)
 
     def begin(self) -> None:
-        """MPI_Init, on a thread of its own: nothing ends it if a process does not come."""
+        """MPI_Init, on a thread of its own: nothing ends it if another process never comes."""
         wanted = _MULTIPLE if self._seeker.mpi_multiple else _SERIALIZED
         codes: list[int] = []
 
@@ -114,7 +114,7 @@ class _Mpi:
         thread.start()
         thread.join(self._seeker.seconds_left())
         if thread.is_alive():
-            raise TooLate("MPI_Init did not come back")
+            raise TooLate("MPI_Init did not return")
         if codes != [_SUCCESS]:
             raise Failed(f"MPI_Init gave {codes}")
         atexit.register(self._finalize, os.getpid())
@@ -138,7 +138,7 @@ class _Mpi:
             "MPI_Ibcast", buffer, _LENGTH, self._byte, seeker.root, own, ctypes.byref(request)
         )
         self._wait(request)
-        # The duplicate stays: to free it, all processes would have to come once more.
+        # The duplicate is kept: all processes would have to meet again to free it.
         return buffer.value.decode()
 
     def _wait(self, request: Any) -> None:
@@ -148,7 +148,7 @@ class _Mpi:
             if done.value:
                 return
             if self._seeker.seconds_left() <= 0:
-                raise TooLate("all are waited for")
+                raise TooLate("not all processes have come")
             time.sleep(_PAUSE)
 
     def _check(self, name: str, *arguments: Any) -> None:
@@ -160,7 +160,7 @@ class _Mpi:
         return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(self._library, name)))
 
     def _finalize(self, process: int) -> None:
-        """A process that fails leaves MPI without a word: its mpirun ends the others then."""
+        """A process that fails leaves MPI silently: its mpirun then ends the others."""
         failed = getattr(sys, "last_type", None) is not None
         if os.getpid() != process or failed or _state(self._path) != (True, False):
             return

@@ -1,10 +1,10 @@
-"""Slurm's munge: credentials that only one user of the cluster can read, and cannot have forged.
+"""Slurm's munge: credentials that only one user of the cluster can read, and no other can forge.
 
-Rank 0 listens on the first node of the step, at a port made from the job's number, and gives
-everybody who comes rank 0's text in a credential of munge's. It is encrypted with the cluster's
-key; munge decrypts it for processes of this user alone, and says who has made it. Strangers who
-come learn nothing. If a stranger listens in rank 0's place, nobody believes it, nor a credential of
-an earlier job, for the job's name is in it.
+Rank 0 listens on the first node of the step, at a port computed from the job's number. It sends
+every client its text in a munge credential, encrypted with the cluster's key. munge decrypts it
+only for processes of this user, and names its author. So strangers who connect learn nothing. If a
+stranger listens in rank 0's place, its credential is not accepted, and neither is one of an earlier
+job, because the credential contains the job's name.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hvdtune.core.topology import slurm_step
 NAME = "munge"
 _PAUSE = 0.01
 _LONGEST = 16384  # of a credential
-_MOST_SECONDS = 5.0  # of one question
+_MOST_SECONDS = 5.0  # of one request
 
 
 def absence(seeker: Seeker) -> str:
     """Why this process cannot use munge; "" if it can."""
     environ, topology = seeker.environ, seeker.topology
-    # Hydra, too, may run inside of an allocation of Slurm's; it sets MPI_LOCALRANKID.
+    # Hydra may also run inside a Slurm allocation; it sets MPI_LOCALRANKID.
     by_srun = slurm_step(environ) and "MPI_LOCALRANKID" not in environ
     if (
         topology.launcher not in ("slurm", "pmi")
@@ -47,8 +47,8 @@ def absence(seeker: Seeker) -> str:
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
-    # Every rank finds out here if munge does not work, for this user or at all.
+    """Rank 0's text, given as `text` on rank 0."""
+    # Every rank notices here if munge does not work, for this user or in general.
     user, _ = _open(seeker, _run(seeker, _making(), "probe"))
     if user != str(os.getuid()):
         raise Failed(f"it takes user {os.getuid()} for {user}")
@@ -73,7 +73,7 @@ def exchange(seeker: Seeker, text: str) -> str:
 
 
 def _serve(seeker: Seeker, listener: socket.socket, text: str) -> None:
-    """Give a credential to everybody who comes before the deadline; each can be read only once."""
+    """Give every client a credential until the deadline; each can be read only once."""
     with listener:
         while seeker.seconds_left() > 0:
             listener.settimeout(seeker.seconds_left() + _PAUSE)
@@ -98,7 +98,7 @@ def _learn(seeker: Seeker, place: tuple[str, int]) -> str:
         else:
             if credential:
                 return _read(seeker, credential)
-            reason = "nothing was said"
+            reason = "nothing was sent"
         if seeker.seconds_left() <= 0:
             raise TooLate(f"{place[0]}:{place[1]}: {reason}")
         time.sleep(_PAUSE)
@@ -118,7 +118,7 @@ def _ask(place: tuple[str, int], seconds: float) -> str:
 
 
 def _open(seeker: Seeker, credential: str) -> tuple[str, str]:
-    """Who has made the credential, and what is in it."""
+    """The author of the credential, and its content."""
     shown = _run(seeker, ["unmunge", "--numeric", "--keys=UID"], credential)
     head, _, payload = shown.partition("\n\n")
     return head.partition(":")[2].strip(), payload
@@ -135,7 +135,7 @@ def _read(seeker: Seeker, credential: str) -> str:
 
 
 def _run(seeker: Seeker, command: list[str], given: str) -> str:
-    """What munge or unmunge prints. Its input has the secret, its command line has not."""
+    """The output of munge or unmunge. The secret is in its input, not in its command line."""
     try:
         done = subprocess.run(
             command,

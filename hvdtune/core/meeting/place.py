@@ -1,4 +1,4 @@
-"""What rank 0 tells the others: its addresses, a free port, and a secret, in one short text."""
+"""Rank 0's message to the others: its addresses, a free port, and a secret, in one short text."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _FORM = "hvdtune1"
 # The texts of PMI-1 are 1024 bytes at most, names included.
 _MOST_ADDRESSES = 12
 _TRIES = 50
-_SETTLED = 0.05  # s after which an address that did not answer is not waited for any more
+_SETTLED = 0.05  # s after which an address that has not answered is given up
 _PAUSE = 0.01
 
 
 class Place(NamedTuple):
-    """Rank 0 listens at `port` of its `addresses`; those who know `secret` may come."""
+    """Rank 0 listens at `port` of its `addresses` for processes that know `secret`."""
 
     addresses: tuple[str, ...]
     port: int
     secret: str
 
     def text(self) -> str:
-        """For the others. Without blanks, "=" and ";", which PMI's messages use themselves."""
+        """The message. It has no blanks, "=" or ";", as PMI's messages use these themselves."""
         return ",".join((_FORM, str(self.port), self.secret, *self.addresses))
 
 
 def of_this_process(interfaces: Sequence[str] = ()) -> Place:
-    """Rank 0's: at the named interfaces, or at all that lead to other hosts."""
+    """Rank 0's place: at the named interfaces, or at all that reach other hosts."""
     found = addresses.addresses_of(interfaces) if interfaces else addresses.reachable()
-    # Without a network there are no other hosts, but containers of this one.
+    # Without a network there are no other hosts, but perhaps containers on this one.
     told = tuple(dict.fromkeys(found.values()))[:_MOST_ADDRESSES] or ("127.0.0.1",)
     return Place(told, free_port(), os.urandom(16).hex())
 
 
 def read(text: str) -> Place:
-    """What `Place.text` has written. Raises ValueError, which does not quote it."""
+    """Parse the text of `Place.text`. Raises ValueError, which does not quote the text."""
     form, *rest = text.split(",")
     if form != _FORM or len(rest) < 3 or not rest[0].isdecimal():
-        raise ValueError("rank 0 told something that this version of hvdtune does not understand")
+        raise ValueError("this version of hvdtune does not understand the message of rank 0")
     port, secret, *hosts = rest
     return Place(tuple(hosts), int(port), secret)
 
 
 def free_port() -> int:
-    """One of this host's that nobody uses, and that no outgoing connection will be given."""
+    """A port of this host's that is unused and that no outgoing connection will be given."""
     import socket
 
     for _ in range(_TRIES):
@@ -62,13 +62,13 @@ def free_port() -> int:
 
 
 def way_to(place: Place, deadline: float) -> str:
-    """The address by which this process reaches rank 0, of those that rank 0 has told.
+    """The one of rank 0's addresses at which this process reaches it.
 
-    If there are several, rank 0 is asked at all of them until it listens. Raises ValueError if it
-    does not until the `deadline` of time.monotonic().
+    If there are several, all are tried until rank 0 listens. Raises ValueError if it does not until
+    the `deadline` of time.monotonic().
     """
     own = addresses.addresses_of(addresses.present_interfaces()).values()
-    # An address that this host has, too, such as that of a bridge to containers, leads to itself.
+    # An address that this host also has, such as that of a bridge to containers, leads to itself.
     others = [address for address in place.addresses if address not in own]
     if len(others) < 2:
         return (others or place.addresses)[0]
@@ -83,7 +83,7 @@ def way_to(place: Place, deadline: float) -> str:
 
 
 def _first_to_answer(hosts: Collection[str], port: int) -> tuple[str, dict[str, str]]:
-    """The first of these that accepts a connection; otherwise "" and why each did not."""
+    """The first of `hosts` that accepts a connection; otherwise "" and why each did not."""
     import selectors
     import socket
 
@@ -110,7 +110,7 @@ def _first_to_answer(hosts: Collection[str], port: int) -> tuple[str, dict[str, 
                     reasons[key.data] = os.strerror(code)
                 else:
                     answered.add(key.data)
-            # All ranks should take the same way: an earlier one may still answer.
+            # All ranks should use the same address: an earlier one may still answer.
             if next((host for host in hosts if host not in reasons), None) in answered:
                 break
     first = next((host for host in hosts if host in answered), "")

@@ -1,4 +1,4 @@
-"""The meeting place of a job on several hosts: as user and launcher tell it, or as rank 0 does."""
+"""The meeting place of a job on several hosts, from user and launcher or from rank 0."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hvdtune.settings import knobs
 #: Gives rank 0's text to all processes of a job that a communicator describes.
 Share = Callable[[str], str]
 
-# What rank 0 has told is true for every init of a job.
+# Rank 0's message, which holds for every init of a job.
 _told: dict[str, MeetingPlace] = {}
-# What rank 0 does once all ranks of that job have met for the first time.
+# Called by rank 0 once all ranks of that job have met for the first time.
 _afterwards: dict[str, Callable[[], None]] = {}
-_numbers = itertools.count()  # of the exchanges between all that the launcher started
+_numbers = itertools.count()  # of the exchanges between all launched processes
 
 
 def find(
@@ -33,8 +33,8 @@ def find(
 ) -> MeetingPlace | None:
     """Find the meeting place, or None for a job on one host.
 
-    All processes of the job call it; they wait for each other if user and launcher have not told
-    everything. `launched` is this process's place among those that were started, and `root` the
+    All processes of the job call it; they wait for each other if user and launcher have not given
+    everything. `launched` is this process's place among the launched processes, and `root` the
     number there of the job's rank 0.
 
     Raises ValueError, in one sentence, if there is no way to learn it.
@@ -54,7 +54,7 @@ def find(
 
 
 def met(topology: Topology) -> None:
-    """All ranks of the job have met: what told them where is not needed any more."""
+    """All ranks of the job have met: delete what was stored for that."""
     _afterwards.pop(topology.job_id, lambda: None)()
 
 
@@ -135,7 +135,7 @@ def _learn(
             _afterwards[topology.job_id] = functools.partial(means.forget, seeker, used)
         return MeetingPlace(own.addresses[0], own.port, secret, own.addresses)
     if set(found.addresses) <= set(addresses.reachable().values()):
-        # On rank 0's host any of its addresses will do to reach it. This rank itself listens at
-        # all of them, for it cannot know by which one the other hosts come.
+        # On rank 0's host any of its addresses reaches it. This rank itself listens at all of them,
+        # because it cannot know which one the other hosts use.
         return MeetingPlace(found.addresses[0], found.port, secret, found.addresses)
     return MeetingPlace(place.way_to(found, seeker.deadline), found.port, secret)

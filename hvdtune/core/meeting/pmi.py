@@ -1,10 +1,10 @@
 """PMI-1: the connection that MPICH's and Intel MPI's mpirun gives each process, PMI_FD.
 
 Requests and answers are lines such as "cmd=get kvsname=job key=port". The MPI library uses the same
-connection, from MPI_Init to MPI_Finalize, and may begin behind us: what is asked here changes
-nothing for it, except under `srun --mpi=pmi2`, where this module speaks only if there is no MPI.
-Once a process has spoken, its mpirun takes an end without "finalize" for a failure; MPI_Finalize
-says so, or else this module when Python ends.
+connection, from MPI_Init to MPI_Finalize, and may start after us. Our requests change nothing for
+it, except under `srun --mpi=pmi2`, where this module sends requests only if there is no MPI. Once a
+process has sent a request, its mpirun treats an end without "finalize" as a failure. MPI_Finalize
+sends it; otherwise this module does when Python ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hvdtune.core.topology import slurm_step
 
 _LONGEST = 4096  # of an answer
 _LEAVE_SECONDS = 10.0
-_opened: int | None = None  # the descriptor that this process has spoken on
+_opened: int | None = None  # the descriptor on which this process has sent a request
 
 
 def absence(seeker: Seeker) -> str:
@@ -38,15 +38,15 @@ def absence(seeker: Seeker) -> str:
         mode = os.fstat(_descriptor(environ)).st_mode
     except OSError:
         return f"PMI_FD={environ['PMI_FD']} is closed in this process"
-    if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):  # it was closed, and used again
+    if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):  # its number was reused
         return f"PMI_FD={environ['PMI_FD']} is no connection in this process"
     if slurm_step(environ) and not mpi.absence(seeker):
-        return "Slurm lets a process begin it once, which an MPI_Init would do"
+        return "Slurm lets a process begin it once, and MPI_Init needs that"
     return ""
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
+    """Rank 0's text, given as `text` on rank 0."""
     global _opened
     connection = Connection(_descriptor(seeker.environ), seeker.deadline)
     if _opened is None:
@@ -62,7 +62,7 @@ def exchange(seeker: Seeker, text: str) -> str:
 
 
 class Connection:
-    """To the mpirun. Raises `Failed` for every answer that is not the expected one."""
+    """A connection to the mpirun. Raises `Failed` for every unexpected answer."""
 
     def __init__(self, descriptor: int, deadline: float) -> None:
         self.descriptor = descriptor
@@ -88,7 +88,7 @@ class Connection:
             )
             if not ready:
                 raise TooLate(f"no answer to {command}")
-            # One by one: what follows is for whoever speaks next.
+            # Byte by byte: the following bytes are for the next reader.
             byte = os.read(self.descriptor, 1)
             if not byte:
                 raise Failed(f"{command}: the launcher has closed the connection")
@@ -102,7 +102,7 @@ def _descriptor(environ: Mapping[str, str]) -> int:
 
 
 def _leave(process: int) -> None:
-    """Sign off, unless MPI does so, or the script has failed: its mpirun ends the others then."""
+    """Sign off, unless MPI does so, or the script has failed: its mpirun then ends the others."""
     failed = getattr(sys, "last_type", None) is not None
     if _opened is None or os.getpid() != process or failed or mpi.was_begun():
         return

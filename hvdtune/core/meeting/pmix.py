@@ -1,9 +1,9 @@
 """PMIx: the server that Open MPI's mpirun, PRRTE and `srun --mpi=pmix` run on each host.
 
-The MPI library begins PMIx, too, in MPI_Init, which a script may call later. With servers before
-PMIx 5 (Open MPI 4) that works if the process has begun PMIx itself, and stays in it; a server tells
-a rank's local number only once. With later ones (Open MPI 5) the process must not have begun it,
-but may have a child which has, and which stays in it. If the child, or the process, left PMIx
+The MPI library also starts PMIx, in MPI_Init, which a script may call later. With servers before
+PMIx 5 (Open MPI 4) that works if the process has started PMIx itself and stays in it; a server
+gives a rank's local number only once. With later ones (Open MPI 5) the process must not have
+started it, but may have a child that has and stays in it. If the child, or the process, left PMIx
 earlier, MPI_Init would fail or hang.
 """
 
@@ -41,7 +41,7 @@ class _Session(Protocol):
         """Sign off."""
 
     def fail(self) -> None:
-        """Leave without signing off, for the process has failed."""
+        """Leave without signing off, because the process has failed."""
 
 
 _session: _Session | None = None
@@ -61,7 +61,7 @@ def absence(seeker: Seeker) -> str:
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
+    """Rank 0's text, given as `text` on rank 0."""
     global _session
     question = f"{seeker.root} hvdtune.{seeker.number} {text}"
     reasons: list[str] = []
@@ -89,7 +89,7 @@ def _begin(library: str, environ: Mapping[str, str]) -> _Session:
 
 
 def _leave(process: int) -> None:
-    """Sign off, unless the script has failed: its mpirun ends the others then."""
+    """Sign off, unless the script has failed: its mpirun then ends the others."""
     if _session is None or os.getpid() != process:
         return
     if getattr(sys, "last_type", None) is None:
@@ -102,7 +102,7 @@ class _Thread:
     """PMIx in this process, on a thread of its own: nothing ends a wait in it."""
 
     def __init__(self, library: str) -> None:
-        import queue  # only here: a child needs none
+        import queue  # only here: a child does not need it
 
         self._questions: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -163,8 +163,8 @@ class _Child:
         except OSError as error:
             raise Failed(f"{compiled(_PROGRAM)}: {error.strerror}") from None
         assert self._process.stdin is not None
-        # Forks, such as a DataLoader's workers, may outlive this process: the child must see that
-        # it ends.
+        # Forks, such as a DataLoader's workers, may outlive this process: the child must notice
+        # that this process ends.
         os.register_at_fork(after_in_child=self._process.stdin.close)
 
     def ask(self, question: str, seconds: float) -> str:
@@ -200,7 +200,7 @@ class _Child:
             self._process.wait()
 
     def fail(self) -> None:
-        # At the end of its input it would sign off: for a rank that ends by os._exit.
+        # At the end of its input it would sign off: for a rank that ends with os._exit.
         self._process.kill()
         self._process.wait()
 
@@ -225,6 +225,6 @@ def _places(environ: Mapping[str, str]) -> Iterator[str]:
     for root in filter(None, dict.fromkeys(roots)):
         for folder in ("lib/openmpi", "lib", "lib64/openmpi", "lib64"):
             yield os.path.join(root, folder, _NAME)
-        # Not before: to ask for it costs milliseconds.
+        # Not earlier: the query takes milliseconds.
         multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
         yield os.path.join(root, "lib", multiarch, "pmix2/lib", _NAME)

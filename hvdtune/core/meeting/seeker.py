@@ -1,4 +1,4 @@
-"""What a means of meeting has to know of the process that uses it."""
+"""What a means of meeting needs to know about the process that uses it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hvdtune.core.topology import Topology
 
 
 class Failed(ValueError):
-    """A means did not bring rank 0's text; says why, without the text."""
+    """A means did not transfer rank 0's text; the message says why, without the text."""
 
 
 class TooLate(Failed):
-    """The deadline was over before all processes had come."""
+    """The deadline passed before all processes had come."""
 
 
 class Seeker(NamedTuple):
-    """A process that tells rank 0's text to the others, or waits for it.
+    """A process that sends rank 0's text to the others, or waits for it.
 
     `rank` and `size` are the launcher's numbers, and so is `root`, the process that is rank 0 of
     the job (another one if init() got a list of ranks). `number` counts the texts that these
@@ -47,5 +47,5 @@ class Seeker(NamedTuple):
         return hashlib.sha256(self.topology.job_id.encode()).hexdigest()[:16]
 
     def seconds_left(self) -> float:
-        """Until the deadline; not below 0."""
+        """Seconds until the deadline; not below 0."""
         return max(0.0, self.deadline - time.monotonic())

@@ -28,7 +28,7 @@ def _key(seeker: Seeker) -> str:
 
 
 def exchange(seeker: Seeker, text: str) -> str:
-    """Rank 0's text. `text` is it on rank 0."""
+    """Rank 0's text, given as `text` on rank 0."""
     try:
         from torch.distributed import TCPStore
     except (ImportError, OSError) as error:
@@ -53,7 +53,7 @@ def exchange(seeker: Seeker, text: str) -> str:
 
 
 def forget(seeker: Seeker) -> None:
-    """The agent outlives its ranks: those that it starts next wait for a text of their own."""
+    """The agent outlives its ranks: those that it starts next wait for their own text."""
     global _store
     store, _store = _store, None
     with contextlib.suppress(RuntimeError):  # the agent is gone

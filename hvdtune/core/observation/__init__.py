@@ -1,5 +1,5 @@
-"""What others learn of a running job: recordings and the marks in them, stacks, messages, answers
-to other processes.
+"""Everything that shows a running job to others: recordings and their marks, stacks, messages,
+answers to other processes.
 
 Knows `topology` and `world`.
 """

@@ -1,4 +1,4 @@
-"""Where a program calls operations that it gives no name, for the recording: a sample of them."""
+"""The lines that call operations without giving them a name, for the recording: a sample."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 
 from hvdtune.core.observation import marks
 
-#: One of so many unnamed operations is looked at; prime, so that it meets every line of a loop.
+#: One of this many unnamed operations is sampled; prime, so that each line of a loop is met.
 EVERY = 61
 _turns = itertools.cycle([True] + [False] * (EVERY - 1))
 _PACKAGE = os.path.abspath(__file__).rsplit(os.sep, 3)[0] + os.sep  # hvdtune/
 
 
 def is_next() -> bool:
-    """Whether the next unnamed operation is one to look at."""
+    """Whether the next unnamed operation is sampled."""
     return next(_turns)
 
 

@@ -1,7 +1,7 @@
-"""Rank 0's ear for other processes of this user: `hvdtune top`, `stacks`, `timeline start|stop`.
+"""Rank 0's answers to this user's other processes: `hvdtune top`, `stacks`, `timeline start|stop`.
 
-The engine answers what it knows by itself, on a native thread, also while Python is busy
-(`Engine.serve`). The rest comes here, on that thread, when it has got the interpreter.
+The engine answers by itself, on a native thread, what it can, also while Python is busy
+(`Engine.serve`). Other requests come here, on that thread, once it has the interpreter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def serve(engine: _native.Engine, topology: Topology) -> None:
-    """Let the job be asked, on rank 0."""
+    """On rank 0, start to accept requests."""
     if topology.rank != 0:
         return
     number = os.urandom(4).hex()  # process ids are not unique between containers
@@ -40,9 +40,10 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
 
 
 def answer(question: str) -> str:
-    """Do what was asked; a sentence about it. Raises ValueError for what cannot be done.
+    """Carry out a request; return a sentence about it. Raises ValueError if that is impossible.
 
-    The engine passes on what begins with "timeline-" (`Engine::serve`), and answers the rest.
+    The engine passes on requests that begin with "timeline-" (`Engine::serve`), and answers the
+    rest.
     """
     verb, _, rest = question.partition(" ")
     if verb == "timeline-start":
@@ -51,7 +52,7 @@ def answer(question: str) -> str:
         problem = recording.begin_timeline(path, bool(asked.get("mark_cycles", False)))
         if problem:
             raise ValueError(f"{problem}; nothing is recorded")
-        file = world.engine().recorded_file() or path  # another one, if that is in use
+        file = world.engine().recorded_file() or path  # another one, if `path` is in use
         return f"recording to {recording.files(file, world.settings(), world.size())}"
     if verb == "timeline-stop":
         file = world.engine().recorded_file()

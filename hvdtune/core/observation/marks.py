@@ -1,6 +1,6 @@
-"""What a program tells the recording of: ends of steps, what it does just now, whatever it likes.
+"""Marks that a program puts into the recording: ends of steps, its phases, whatever it likes.
 
-Nothing of this costs more than a call while nobody records.
+While nobody records, each of these costs no more than a call.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from hvdtune.core import world
 STALL, AUTOTUNE, STRAGGLER, USER, PHASE = (
     _native.MARKS[kind] for kind in ("stall", "autotune", "straggler", "user", "phase")
 )
-PROGRAM, CALL_SITE = 11, 12  # known to Python alone
+PROGRAM, CALL_SITE = 11, 12  # known only to Python
 DESCRIBED_EVERY = 256  # steps: another recording may have begun
 
 _owner: weakref.ref[object] | None = None  # whose steps count
 _by_hand = False
-_told = 0  # steps that graphs have told of, when one ended last that Python knows of
+_told = 0  # steps that graphs had reported at the last end of a step that Python knows of
 _after_steps: list[Callable[[], None]] = []
-spans_left = 0  # so often a phase of the user's has ended, and with it what went on inside
-_decision = ""  # what a recording that begins later should have as well
-_is_recorded = False  # it is in the one that runs
+spans_left = 0  # how often a user's phase has ended, and with it what went on inside
+_decision = ""  # a later recording should have it as well
+_is_recorded = False  # it is in the current recording
 _described = 0  # steps since a recording was told how gradients are reduced
 
 
 def mark_step() -> None:
     """A training step of this rank ends here.
 
-    For programs that do not use DistributedOptimizer, whose ``step()`` does it by itself; once a
-    program has called this, only its own calls count. Steps are numbered from 1, on every rank by
-    itself. Raises ValueError before init.
+    For programs that do not use DistributedOptimizer, whose ``step()`` does this itself. Once a
+    program has called this, only its own calls count. Each rank numbers its steps from 1. Raises
+    ValueError before init.
     """
     global _by_hand
     if not _by_hand:
@@ -46,10 +46,10 @@ def mark_step() -> None:
 
 
 def step_ended(owner: object, mark: Callable[[], None] | None = None) -> None:
-    """An optimizer's step ends. Only those of one object count: of the first, while it lives.
+    """An optimizer's step ends. Only the steps of the first optimizer count, while it lives.
 
-    ``mark``: marks it, for a framework that only computes the step later. Where the step's own
-    graph has told of an end since this was called last, it is that one.
+    ``mark``: marks the end, for a framework that computes the step later. If the step's own graph
+    has reported an end since the last call, it is that one.
     """
     global _owner, _told
     engine = world.running.engine
@@ -73,7 +73,7 @@ def step_ended(owner: object, mark: Callable[[], None] | None = None) -> None:
 
 
 def after_each_step(call: Callable[[], None]) -> None:
-    """Have ``call`` called behind every step of this rank that counts."""
+    """Have ``call`` called after every step of this rank that counts."""
     _after_steps.append(call)
 
 
@@ -83,7 +83,7 @@ def _tell_of_step() -> None:
 
 
 class Span:
-    """What ``mark`` returns: in a ``with`` statement, the time in it is recorded as a phase."""
+    """The result of ``mark``: in a ``with`` statement, the time in it is recorded as a phase."""
 
     __slots__ = ("_text",)
 
@@ -100,7 +100,7 @@ class Span:
 
 
 def is_time_to_describe() -> bool:
-    """Whether a recording is to be told at the end of this step how the program works."""
+    """Whether, at the end of this step, to tell the recording how the program works."""
     global _described
     if _described == 0 and not are_recorded():
         return False
@@ -109,12 +109,12 @@ def is_time_to_describe() -> bool:
 
 
 def mark(text: str, value: int = 0) -> Span:
-    """Put a moment into this rank's recording, shown with ``text``; nothing if nobody records.
+    """Put a moment into this rank's recording, shown with ``text``; does nothing if nobody records.
 
-    ``with mark("evaluation"):`` also records how long the program is in there: the report then says
-    how much of each step that takes, and on which rank it takes longer. What is marked "input",
-    "forward", "backward", "update", "evaluation" or "checkpoint" is judged as such. ``value`` is
-    kept with the moment. Raises ValueError before init.
+    ``with mark("evaluation"):`` also records how long the program is in the block: the report then
+    says how much of each step that takes, and on which rank it takes longer. The report knows the
+    meaning of "input", "forward", "backward", "update", "evaluation" and "checkpoint". ``value`` is
+    stored with the moment. Raises ValueError before init.
     """
     text = str(text)
     engine = world.engine_if_joined()
@@ -124,36 +124,36 @@ def mark(text: str, value: int = 0) -> Span:
 
 
 def phase(text: str, value: int) -> None:
-    """The main thread begins (1; 2: on a device) or ends (0) something; nothing before init."""
+    """The main thread begins (1; 2: on a device) or ends (0) a phase; ignored before init."""
     engine = world.running.engine
     if engine is not None and threading.get_ident() == threading.main_thread().ident:
         engine.mark(PHASE, value, text)
 
 
 def record(kind: int, value: int, text: str) -> None:
-    """The same for marks of other kinds (`timeline.record.layout.Mark`); nothing before init."""
+    """The same for marks of other kinds (`timeline.record.layout.Mark`); ignored before init."""
     engine = world.running.engine
     if engine is not None:
         engine.mark(kind, value, text)
 
 
 def counter(name: str, value: float) -> None:
-    """Put a counter's reading into this rank's recording; its name tells the unit."""
+    """Put a counter's reading into this rank's recording; its name includes the unit."""
     engine = world.running.engine
     if engine is not None:
         engine.counter(name, float(value))
 
 
 def are_recorded() -> bool:
-    """Whether what is told now is recorded on this rank."""
+    """Whether marks are recorded on this rank now."""
     engine = world.running.engine
     return engine is not None and engine.takes_records()
 
 
 def record_decision(text: str) -> None:
-    """Record what hvdtune has decided by itself, in place of what it had decided before.
+    """Record a decision that hvdtune has made by itself; it replaces the previous one.
 
-    Recordings that begin later have it, too, if steps end in them.
+    Recordings that begin later also have it, if steps end in them.
     """
     global _decision, _is_recorded
     _decision, _is_recorded = text, False
@@ -161,7 +161,7 @@ def record_decision(text: str) -> None:
 
 
 def forget_decision() -> None:
-    """Nothing is decided in this job so far."""
+    """Nothing has been decided in this job so far."""
     global _decision
     _decision = ""
 

@@ -1,4 +1,4 @@
-"""What surrounds a recording: who records, the signal that toggles it, and its finishing."""
+"""Everything around a recording: who records, the signal that toggles it, and its finishing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MIB = 2**20
 
 
 def options(topology: Topology, settings: knobs.Settings, hostname: str) -> dict[str, Any]:
-    """The engine's options that say how to record."""
+    """The engine's options for recording."""
     first, end = settings.timeline_steps or (0, 0)
     return {
         "timeline": of_generation(file_of(settings)),
@@ -68,7 +68,7 @@ def of_generation(name: str) -> str:
 
 
 def files(file: str, settings: knobs.Settings, size: int) -> str:
-    """Where a recording to `file` lies while the job runs, and what comes of it, in words."""
+    """In words: where a recording to `file` is while the job runs, and the file made from it."""
     if settings.timeline_format == "horovod":
         return file
     path = Path(file.removesuffix(".gz"))
@@ -82,7 +82,7 @@ def files(file: str, settings: knobs.Settings, size: int) -> str:
 
 
 def check(settings: knobs.Settings) -> None:
-    """Raise ValueError for settings that do not go together."""
+    """Raise ValueError for settings that contradict each other."""
     if settings.timeline_steps and settings.timeline_format == "horovod":
         raise ValueError(
             "HVDTUNE_TIMELINE_STEPS needs HVDTUNE_TIMELINE_FORMAT=hvdtune: Horovod's layout has no "
@@ -126,8 +126,8 @@ def _framework() -> str:
 def finish(engine: _native.Engine, rank: int, waits: bool = True) -> None:
     """Rank 0, after the engine's shutdown: join the ranks' files of each recording into one.
 
-    A process of its own does it. What goes wrong is one warning; the ranks' files stay then.
-    `waits`: else a thread sees to it, for which the program's end waits.
+    A separate process does it. A failure is one warning, and the ranks' files stay. Unless `waits`,
+    a thread starts the process; the program's end waits for that thread.
     """
     files = engine.recorded()
     if not files:
@@ -153,7 +153,7 @@ def _join_one(file: str, rank: int) -> None:
 def finish_generations(settings: knobs.Settings, rank: int) -> None:
     """Rank 0, at the end of an elastic job: join files of generations whose rank 0 has died.
 
-    Those on this host.
+    Only those on this host.
     """
     job, name = member.job(), file_of(settings)
     if not job or rank != 0 or not name or settings.timeline_format == "horovod":
@@ -167,21 +167,21 @@ def finish_generations(settings: knobs.Settings, rank: int) -> None:
 
 
 def finish_after_failure(environ: Mapping[str, str]) -> str:
-    """The same for a job that has ended, started with these variables; "" or what went wrong."""
+    """The same for an ended job that was started with these variables; "" or the problem."""
     file = unfinished(environ)
     return run_finisher(file) if file else ""
 
 
 def unfinished(environ: Mapping[str, str]) -> str:
-    """The recording that a job which failed, started with these variables, has left; or ""."""
+    """The recording left by a failed job that was started with these variables; or ""."""
     file = _file_of_job(environ)
     return file if file and os.path.exists(file.removesuffix(".gz")) else ""
 
 
 def outcome(environ: Mapping[str, str], began: float) -> str:
     """What to tell at the end of a job that was started with these variables, at `began` (s since
-    the epoch): that its recording is in another file than was asked for, that it was cut off; "" if
-    there is nothing to tell."""
+    the epoch): that its recording has another name than the user asked for, or that it was cut
+    off; "" if there is nothing to tell."""
     file = _file_of_job(environ) or _file_in_horovods_layout(environ, began)
     asked = os.path.abspath(file_of(knobs.from_environ(environ)))
     found = []
@@ -196,8 +196,8 @@ def outcome(environ: Mapping[str, str], began: float) -> str:
 
 
 def _file_of_job(environ: Mapping[str, str]) -> str:
-    """Rank 0's file of a job that was started with these variables, or ""; if the job's name is
-    among them, that file is this job's and not another's of the same name."""
+    """Rank 0's file of a job that was started with these variables, or "". If they include the
+    job's name, the file is this job's and not another's of the same name."""
     settings = knobs.from_environ(environ)
     name = file_of(settings)
     if not name or settings.timeline_format == "horovod":
@@ -213,8 +213,8 @@ def _file_of_job(environ: Mapping[str, str]) -> str:
 
 
 def _file_in_horovods_layout(environ: Mapping[str, str], began: float) -> str:
-    """The file in Horovod's layout that was begun at that time or later, or "". It does not say of
-    which job it is."""
+    """The file in Horovod's layout that was begun at that time or later, or "". The file does not
+    name its job."""
     settings = knobs.from_environ(environ)
     name = file_of(settings)
     if not name or settings.timeline_format != "horovod":
@@ -228,8 +228,8 @@ def _file_in_horovods_layout(environ: Mapping[str, str], began: float) -> str:
 
 
 def _files_named_like(asked: str) -> Iterator[Path]:
-    """Files that a job may record to if it was asked for this one: `t.json`, `t-2.json`, those of
-    later generations."""
+    """Files that a job may have recorded to if the user asked for this one: `t.json`, `t-2.json`,
+    those of later generations."""
     plain = Path(asked.removesuffix(".gz"))
     number = r"(\.generation[0-9]+)?(-[0-9]+)?"
     named = re.compile(f"{re.escape(plain.stem)}{number}{re.escape(plain.suffix)}" + r"(\.gz)?")
@@ -245,7 +245,7 @@ def _files_of_ranks(file: str) -> list[Path]:
 
 
 def _job_of(file: Path) -> str:
-    """The job that a recording says it is of; "" if it is none, or not there."""
+    """The job that a recording names; "" if there is no such file, or it is no recording."""
     for line in itertools.islice(_lines(file), 3):
         if b'"hvdtune_identity"' in line:
             with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -268,7 +268,7 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 
 def run_finisher(file: str) -> str:
-    """Finish one recording; "" or one sentence that says what went wrong."""
+    """Finish one recording; return "" or one sentence about the problem."""
     if util.find_spec(_FINISHER) is None:
         return ""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_TIMELINE")}
@@ -297,7 +297,7 @@ def run_finisher(file: str) -> str:
 
 
 def toggle_by_signal(settings: knobs.Settings, engine: Callable[[], Any]) -> str:
-    """Let the signal of `timeline_signal` start and stop recording; "" or why it cannot."""
+    """Let the signal of `timeline_signal` start and stop recording; return "" or why it cannot."""
     if not settings.timeline_signal:
         return ""
     if not settings.timeline:
@@ -319,7 +319,7 @@ def toggle_by_signal(settings: knobs.Settings, engine: Callable[[], Any]) -> str
 
 
 def _unused(settings: knobs.Settings) -> str:
-    """A name like that of HOROVOD_TIMELINE that no file has."""
+    """An unused name similar to that of HOROVOD_TIMELINE."""
     path = Path(of_generation(file_of(settings) or "timeline.json"))
     number = 1
     name = path
@@ -330,25 +330,25 @@ def _unused(settings: knobs.Settings) -> str:
 
 
 def forget_signal(settings: knobs.Settings) -> None:
-    """Give the signal back: without an engine it has nothing to do."""
+    """Restore the signal: without an engine it has nothing to do."""
     if settings.timeline_signal and settings.timeline:
         with contextlib.suppress(ValueError):
             signal.signal(getattr(signal, settings.timeline_signal), signal.SIG_IGN)
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | None = None) -> None:
-    """Record from now on, on all ranks from one place in the schedule.
+    """Record from now on; all ranks begin at the same place in the schedule.
 
-    One rank may call it, or all ranks. The file is rank 0's, and so is the working directory of a
-    relative name; see docs/timeline.md for the other ranks'. Returns when this rank records. What
-    is being recorded to the same file already goes on; another recording ends. A file that cannot
-    be written is logged once, and training goes on.
+    One rank may call it, or all ranks. The file is rank 0's, and a relative name refers to rank
+    0's working directory; see docs/timeline.md for the other ranks' files. Returns when this rank
+    records. A recording to the same file goes on; a recording to another file ends. If the file
+    cannot be written, that is logged once, and training goes on.
 
     Args:
-        file_path: where to.
-        mark_cycles: mark the coordinator's cycles, too.
-        steps: record only so many training steps, beginning with the next but one; then the
-            recording ends by itself.
+        file_path: the file to record to.
+        mark_cycles: mark the coordinator's cycles as well.
+        steps: record only this many training steps, beginning with the one after next; then
+            the recording ends by itself.
 
     Raises:
         ValueError: HOROVOD_TIMELINE was not set at init (``DYNAMIC`` records nothing yet), or
@@ -358,7 +358,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False, *, steps: int | No
 
 
 def begin_timeline(file_path: str, mark_cycles: bool = False, steps: int | None = None) -> str:
-    """start_timeline(); what keeps it from recording, or an empty string."""
+    """start_timeline(); returns what keeps it from recording, or an empty string."""
     running = world.engine()
     if not world.settings().timeline:
         raise ValueError(
@@ -374,13 +374,13 @@ def begin_timeline(file_path: str, mark_cycles: bool = False, steps: int | None 
         first = running.steps_ended() + 2
         end = first + int(steps)
     path = os.fspath(file_path)
-    if os.path.exists(path):  # perhaps that of the generation before
+    if os.path.exists(path):  # perhaps that of the previous generation
         path = of_generation(path)
     return running.start_timeline(path, bool(mark_cycles), first, end, True)
 
 
 def stop_timeline() -> None:
-    """Stop recording on all ranks, at one place in the schedule; nothing if nobody records.
+    """Stop recording on all ranks, at one place in the schedule; does nothing if nobody records.
 
     Returns when this rank's file is complete. One rank may call it, or all ranks.
     """

@@ -12,7 +12,7 @@ _LONGEST_STACK = 4000  # of one thread
 def format_stacks() -> str:
     """Every Python thread's stack, the main thread first; at most 8000 characters.
 
-    Of a stack that is too long for that the innermost frames stay: they say where the thread is.
+    If a stack is too long for that, its innermost frames stay: they say where the thread is.
     The frames of the import system are left out.
     """
     import traceback  # only here: every rank would pay for it at its start
@@ -36,7 +36,7 @@ def format_stacks() -> str:
 
 
 def _innermost(lines: list[str]) -> str:
-    """The last frames that fit, and a line for those that do not."""
+    """The last frames that fit, and a line about the others."""
     room = _LONGEST_STACK
     first = len(lines)
     while first and len(lines[first - 1]) <= room:

@@ -1,4 +1,4 @@
-"""The batch system's part: which hosts are ours, when the command line does not say."""
+"""Which hosts the batch system gave us, if the command line does not name any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvdtune.launch.allocation.hosts import Host, require_name
 
 
 class Allocation(NamedTuple):
-    """What the batch system has given us: hosts, and how many processes it was asked for."""
+    """The hosts that the batch system has given us, and how many processes it was asked for."""
 
     hosts: Sequence[Host]
     processes: int
@@ -19,7 +19,7 @@ class Allocation(NamedTuple):
 def allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation of LSF or Slurm that we are in, or None.
 
-    Raises `LaunchError` when it cannot be understood.
+    Raises `LaunchError` if it cannot be understood.
     """
     hosts = lsf.allocation(environ)
     if hosts is not None:

@@ -1,7 +1,7 @@
-"""How many processes a machine can hold: what a job too large for it is refused by, at once.
+"""How many processes a machine can hold, so that a job too large for it is refused at once.
 
-Only what is known for certain counts: a process whose program needs next to nothing is what is
-reckoned with, and of other hosts nothing but what no Linux can do.
+Only certain limits count: each process is assumed to need next to nothing, and of other hosts only
+what no Linux kernel can do is known.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hvdtune.launch.errors import LaunchError
 
 # What `sleep` was measured to need: its own pages, its page tables and the kernel's part.
 RANK_BYTES = 200 * 1024
-# What the launcher keeps of a rank, wherever that runs.
+# Memory that the launcher uses for a rank, wherever that runs.
 _NOTE_BYTES = 4 * 1024
-# Of the launcher's descriptors those that belong to no rank.
+# Descriptors of the launcher that belong to no rank.
 _SPARE_FILES = 48
 # The launcher, its guard, and the command that is looking on.
 _SPARE_PROCESSES = 4
-# Two pipes; with --output-filename two files, too.
+# Two pipes; with --output-filename also two files.
 PIPES = 2
 _MOST_PIDS = 2**22  # PID_MAX_LIMIT of 64-bit kernels
-# Fewer ranks than this are not worth a question to the resolver.
+# With fewer ranks than this the resolver is not asked.
 _FEW = 64
-_PRIVILEGES = 1 << 24 | 1 << 21  # CAP_SYS_RESOURCE, CAP_SYS_ADMIN: RLIMIT_NPROC is not theirs
+_PRIVILEGES = 1 << 24 | 1 << 21  # CAP_SYS_RESOURCE, CAP_SYS_ADMIN: exempt from RLIMIT_NPROC
 
-Limit = tuple[int, str]  # so many processes, because of that
+Limit = tuple[int, str]  # number of processes, and the reason
 
 
 def require_room(
@@ -41,8 +41,8 @@ def require_room(
 ) -> None:
     """Raise `LaunchError` if this machine cannot hold its part of `count` processes.
 
-    They fill the hosts in order. `files` is how many files the launcher keeps open for each that
-    runs here, `own_files` how many this process does. `setting` is how the number was given.
+    They fill the hosts in order. `files` is how many files the launcher keeps open for each process
+    here, `own_files` how many it keeps for itself. `setting` is how the number was given.
     """
     here, left = 0, min(count, sum(host.slots for host in hosts))
     for host in hosts:
@@ -78,7 +78,7 @@ def _limits(files: int) -> Iterator[Limit]:
         most = _number(f"/proc/sys/kernel/{name}")
         if most is not None:
             room = most - threads - _SPARE_PROCESSES
-            yield room, f"the kernel allows {most} (kernel.{name}), and {threads} are there"
+            yield room, f"the kernel allows {most} (kernel.{name}), and {threads} are running"
     yield from _limits_of_user()
     yield from _limits_of_group()
     if files:
@@ -102,7 +102,7 @@ def _limits_of_files(files: int) -> Iterator[Limit]:
 
 
 def _limits_of_user() -> Iterator[Limit]:
-    """The limit on the processes of this user, whom root's rights free of it."""
+    """The limit on the processes of this user, unless the user has root's privileges."""
     most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if most == resource.RLIM_INFINITY:
         return
@@ -116,20 +116,20 @@ def _limits_of_user() -> Iterator[Limit]:
             if fields.get("Uid", "").split()[:1] == [user]:
                 threads += int(fields.get("Threads", "1"))
     room = most - threads - _SPARE_PROCESSES
-    yield room, f"this user may have {most} (ulimit -u), and {threads} are there"
+    yield room, f"this user may have {most} (ulimit -u), and {threads} are running"
 
 
 def _limits_of_group() -> Iterator[Limit]:
-    """The limits of the control groups that this process is in, and of those around them."""
+    """The limits of this process's control group and of the groups that contain it."""
     for folder in _groups("pids", "/sys/fs/cgroup/pids"):
         most, there = _number(folder / "pids.max"), _number(folder / "pids.current")
         if most is not None and there is not None:
             room = most - there - _SPARE_PROCESSES
-            yield room, f"its control group may have {most} (pids.max), and {there} are there"
+            yield room, f"its control group may have {most} (pids.max), and {there} are running"
 
 
 def _free_memory() -> int | None:
-    """Bytes that can be had without swapping, in this control group; None if unknown."""
+    """Bytes available without swapping, in this control group; None if unknown."""
     found = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -150,7 +150,7 @@ def _free_memory() -> int | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """What the kernel takes back from the cache of files, in bytes."""
+    """Bytes that the kernel can take back from its cache of files."""
     kinds = ("inactive_file", "active_file", "slab_reclaimable")
     try:
         pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
@@ -160,7 +160,7 @@ def _reclaimable(folder: Path) -> int:
 
 
 def _groups(controller: str, old_root: str) -> Iterator[Path]:
-    """The folders of this process's control group and of all that it lies in, old kind and new."""
+    """The folders of this process's control group and of those that contain it, in v1 and v2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -197,7 +197,7 @@ def _status(process: str) -> dict[str, str]:
 
 
 def _number(path: str | Path) -> int | None:
-    """The number in a file of the kernel's; None for "max", and where there is none."""
+    """The number in a file of the kernel's; None for "max", and if there is no such file."""
     try:
         text = Path(path).read_text().strip()
     except OSError:
@@ -206,9 +206,9 @@ def _number(path: str | Path) -> int | None:
 
 
 def allow_files(ranks: int, files: int) -> tuple[int, int] | None:
-    """Let this process open what `ranks` ranks need, as far as it may.
+    """Raise this process's limit on open files to what `ranks` ranks need, as far as allowed.
 
-    Returns the limit as it was, for the ranks to have; None where it was enough.
+    Returns the previous limit, which the ranks then get; None if it was high enough.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = ranks * files + _SPARE_FILES

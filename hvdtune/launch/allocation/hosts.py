@@ -2,7 +2,7 @@
 
 Ranks fill the hosts in the order given, all slots of a host before the next. A rank's local rank
 is its index on its host; its cross rank is the host's index among those that have that local
-rank. As many processes are started as were asked for, however many slots the hosts offer.
+rank. The number of processes is the one asked for, however many slots the hosts offer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
-# A name that began with a dash would be an option of ssh's.
+# ssh would take a name that begins with a dash for an option.
 _NAME = r"[\w.][\w.-]*"
 _ENTRY = rf"({_NAME}):([0-9]+)"
-# What Open MPI's hostfiles may say about a host beside its slots; none of it concerns us.
+# What else Open MPI's hostfiles may say about a host; hvdtune ignores it.
 _IGNORED_HOSTFILE_KEYS = {"max_slots", "max-slots", "sockets", "cores", "boards", "username"}
 
 
@@ -61,7 +61,7 @@ def read_hostfile(path: str, setting: str = "--hostfile") -> list[Host]:
     """Read a hostfile in Open MPI's format: `name slots=4 max_slots=8`, one host a line.
 
     Comments start with `#`; without `slots=` each mention of a host is one slot; `name:4` is
-    understood too. Raises `LaunchError` naming file and line.
+    accepted as well. Raises `LaunchError` naming file and line.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -100,7 +100,7 @@ def _hostfile_host(words: list[str], where: str) -> Host:
 
 
 def require_name(name: str, where: str, advice: str = "it would reach ssh's command line.") -> None:
-    """Raise `LaunchError`, naming where it stands, for what cannot be a host's name."""
+    """Raise `LaunchError`, naming the place, if `name` cannot be the name of a host."""
     if not re.fullmatch(_NAME, name):
         raise LaunchError(f"{where}: {name!r} is not the name of a host: {advice}")
 
@@ -115,7 +115,7 @@ def _merged(hosts: Iterable[Host]) -> list[Host]:
 def assign_ranks(hosts: Iterable[Host], count: int) -> list[Slot]:
     """Give `count` processes their places; the result is in rank order.
 
-    Raises `LaunchError` when the hosts have fewer slots than that.
+    Raises `LaunchError` if the hosts have fewer slots than that.
     """
     hosts = list(hosts)
     available = sum(host.slots for host in hosts)
@@ -146,7 +146,7 @@ def assign_ranks(hosts: Iterable[Host], count: int) -> list[Slot]:
 
 
 def require_local(slots: Iterable[Slot]) -> None:
-    """Raise `LaunchError` when a process would have to run on another machine."""
+    """Raise `LaunchError` if a process would have to run on another machine."""
     for name in dict.fromkeys(slot.hostname for slot in slots):
         if not is_local(name):
             raise LaunchError(
@@ -157,8 +157,8 @@ def require_local(slots: Iterable[Slot]) -> None:
 def is_local(name: str) -> bool:
     """Whether a host's name means this machine: by name, or by resolving to one of its addresses.
 
-    An address is this machine's when a socket can be bound to it; where the kernel lets one be
-    bound to any address (ip_nonlocal_bind), when what is sent to it also comes from it.
+    An address is this machine's if a socket can be bound to it. If the kernel lets a socket be
+    bound to any address (ip_nonlocal_bind), packets to it must also have it as their source.
     """
     if name in ("localhost", os.uname().nodename):
         return True
@@ -194,7 +194,7 @@ def _binds_to_any_address(family: int) -> bool:
 
 
 def _is_own_peer(family: int, kind: int, protocol: int, address: Any) -> bool:
-    """Whether the kernel would send from an address what is sent to it. Sends nothing."""
+    """Whether packets to an address would also have it as their source. Sends nothing."""
     import ipaddress
     import socket
 

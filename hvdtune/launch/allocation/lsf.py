@@ -1,6 +1,6 @@
-"""LSF: the hosts of the job we are in, and what IBM's CSM says of them.
+"""LSF: the hosts of the job we are in, and what IBM's CSM says about them.
 
-Composed after Horovod's; no LSF was at hand to try it with.
+Written after Horovod's; it has not been tried with a real LSF.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def inside(environ: Mapping[str, str]) -> bool:
 def allocation(environ: Mapping[str, str]) -> list[Host] | None:
     """The hosts of this LSF job with their slots, or None outside of one.
 
-    Where there is IBM's CSM: its compute nodes, with a slot for every GPU; otherwise LSF's own list
-    of hosts. Raises `LaunchError` when neither can be had.
+    With IBM's CSM: its compute nodes, with a slot for every GPU; otherwise LSF's own list of hosts.
+    Raises `LaunchError` if neither is available.
     """
     if not inside(environ):
         return None
@@ -44,7 +44,7 @@ def allocation(environ: Mapping[str, str]) -> list[Host] | None:
 
 
 def nodes_of(environ: Mapping[str, str]) -> tuple[list[str], dict[str, int]]:
-    """CSM's compute nodes by name, and the cores and GPUs that each has. Raises `LaunchError`."""
+    """CSM's compute nodes by name, and each one's cores and GPUs. Raises `LaunchError`."""
     allocated = environ["CSM_ALLOCATION_ID"].strip()
     found = records(query([ALLOCATION_QUERY, "-a", allocated]))
     nodes = found.get("compute_nodes")
@@ -79,7 +79,7 @@ def query(command: Sequence[str]) -> str:
 
 
 def records(text: str) -> dict[str, Any]:
-    """The `key: value` lines of such a text; empty if it has none."""
+    """The `key: value` lines of a text; empty if it has none."""
     import yaml
 
     try:
@@ -90,7 +90,7 @@ def records(text: str) -> dict[str, Any]:
 
 
 def number(record: Mapping[str, Any], key: str, source: str) -> int:
-    """A whole number of a record. Raises `LaunchError`, naming the `source`, if it has none."""
+    """A record's whole number `key`. Raises `LaunchError`, naming the `source`, if it has none."""
     try:
         return int(record[key])
     except (KeyError, TypeError, ValueError):

@@ -15,8 +15,8 @@ _MOST_HOSTS = 100_000
 def allocation(environ: Mapping[str, str]) -> list[Host] | None:
     """The nodes of this Slurm allocation with their tasks as slots, or None outside of one.
 
-    Raises `LaunchError` when Slurm's variables cannot be understood, and in a task of an srun step
-    that has several: each would start the whole job.
+    Raises `LaunchError` if Slurm's variables cannot be understood, or if this is one of several
+    tasks of an srun step: each would start the whole job.
     """
     text = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not environ.get("SLURM_JOB_ID") or not text:
@@ -42,7 +42,7 @@ def allocation(environ: Mapping[str, str]) -> list[Host] | None:
 def expand_nodelist(text: str) -> Iterator[str]:
     """The names in Slurm's "gpu[01-03,7]-x,login" in its order: gpu01-x, gpu02-x, ….
 
-    Raises `LaunchError` for what is no such list.
+    Raises `LaunchError` if the text is no such list.
     """
     found = 0
     for entry in _split(text):
@@ -52,7 +52,7 @@ def expand_nodelist(text: str) -> Iterator[str]:
                 raise LaunchError(f"the list of nodes {text!r} names more than {_MOST_HOSTS}.")
             yield name
     if not found:
-        raise LaunchError(f"the list of nodes {text!r} names none.")
+        raise LaunchError(f"the list of nodes {text!r} names no node.")
 
 
 def _split(text: str) -> list[str]:

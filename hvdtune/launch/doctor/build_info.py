@@ -7,14 +7,14 @@ from importlib.util import find_spec
 
 from hvdtune.core.libraries import cuda, gloo, mpi
 
-#: The release of Horovod whose interface this is.
+#: The release of Horovod whose interface hvdtune has.
 HOROVOD_VERSION = "0.28.1"
 
 _FRAMEWORKS = (("TensorFlow", "tensorflow"), ("PyTorch", "torch"), ("MXNet", "mxnet"))
 
 
 def check_build(version: str) -> str:
-    """Describe the build: a framework is ticked when it and hvdtune's module for it are there."""
+    """Describe the build: a framework is ticked if it and hvdtune's module for it are there."""
     engine = find_spec("._native", "hvdtune") is not None
     frameworks = [
         (title, _installed(f".{module}", "hvdtune") and _installed(module))

@@ -1,7 +1,7 @@
-"""`hvdtune doctor`: what this installation and this machine offer to a job, and why not the rest.
+"""`hvdtune doctor`: what this installation and this machine offer to a job, and what is missing.
 
-Each question is one function of `_CHECKS`; it answers with a list of `Finding`s. Nothing is
-changed, and nothing foreign is loaded into this process: libraries are asked in one of their own.
+Each question is one function of `_CHECKS`; it answers with a list of `Finding`s. A check changes
+nothing and loads no foreign library into this process: a child process does that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hvdtune.core.meeting import places
 from hvdtune.launch.doctor import gpu_checks
 from hvdtune.settings import variables
 
-_SECONDS = 20.0  # of a program that is asked something
+_SECONDS = 20.0  # for a program's answer
 _ASK_MPI = (
     "import ctypes, sys; text = ctypes.create_string_buffer(8192); length = ctypes.c_int();"
     "ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL).MPI_Get_library_version(text, "
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     """One line of the report.
 
     `state` is "ok", "missing" (something optional) or "broken" (no job can run). `detail` says
-    what was found, or why it was not; `advice` how to get it.
+    what was found, or why nothing was; `advice` how to get it.
     """
 
     section: str
@@ -55,7 +55,7 @@ def examine(version: str, environ: Mapping[str, str] = os.environ) -> list[Findi
 
 
 def as_document(findings: list[Finding]) -> dict[str, Any]:
-    """The report as JSON has it: a list of findings for each section."""
+    """The report as a JSON document: a list of findings for each section."""
     document: dict[str, Any] = {"ok": not any(f.state == "broken" for f in findings)}
     for finding in findings:
         line = {key: value for key, value in finding._asdict().items() if key != "section"}
@@ -64,7 +64,7 @@ def as_document(findings: list[Finding]) -> dict[str, Any]:
 
 
 def as_text(findings: list[Finding]) -> str:
-    """The report for a terminal: a tick or a cross a line, and below it what can be done."""
+    """The report for a terminal: per line a tick or a cross, and below it what can be done."""
     marks = {"ok": "[X]", "missing": "[ ]", "broken": "[!]"}
     width = max(len(finding.name) for finding in findings)
     lines: list[str] = []
@@ -80,7 +80,7 @@ def as_text(findings: list[Finding]) -> str:
 
 
 def _ask(command: list[str], environ: Mapping[str, str] | None = None) -> tuple[bool, str]:
-    """Whether a program answers, and its first line, or why there is none."""
+    """Whether a program answers, and its first line, or the reason why it does not."""
     try:
         done = subprocess.run(
             command,
@@ -148,7 +148,7 @@ def _is_there(module: str) -> bool:
         return False
 
 
-# ---- what tensors travel through ----
+# ---- data planes ----
 
 
 def _shared_memory(environ: Mapping[str, str]) -> list[Finding]:
@@ -173,7 +173,7 @@ def _shared_memory(environ: Mapping[str, str]) -> list[Finding]:
                 section,
                 name,
                 "broken",
-                f"64 MiB cannot be had: {error.strerror}",
+                f"64 MiB cannot be allocated: {error.strerror}",
                 "a higher memory limit of the container or the user",
             )
         ]
@@ -226,7 +226,7 @@ def _mpi(environ: Mapping[str, str]) -> list[Finding]:
     libraries = mpi.find_all(environ)
     if not libraries:
         return [Finding("Data planes", "MPI", "missing", "no libmpi was found", mpi.ADVICE)]
-    # A library takes the variables of a launcher for its own job's.
+    # A library would take the variables of a launcher for those of its own job.
     plain = {key: value for key, value in environ.items() if not key.startswith(("OMPI_", "PMI"))}
     found = []
     for library in libraries:
@@ -262,7 +262,7 @@ def _gloo(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("Data planes", "Gloo", "ok", path)]
 
 
-# ---- what starts jobs ----
+# ---- launchers ----
 
 
 def _launchers(environ: Mapping[str, str]) -> list[Finding]:
@@ -285,7 +285,7 @@ def _launchers(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _meeting(environ: Mapping[str, str]) -> list[Finding]:
-    """How ranks on several hosts would learn where rank 0 is, in this very environment."""
+    """How ranks on several hosts would find rank 0 in this very environment."""
     try:
         there, detail = places.explain(environ)
     except ValueError as error:
@@ -296,7 +296,7 @@ def _meeting(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _clusters(environ: Mapping[str, str]) -> list[Finding]:
-    """What runs jobs on the processes of its own cluster, and what it lacks."""
+    """The programs that run jobs on the processes of their own cluster, and what they lack."""
     rows = (
         ("Ray", ".ray", ("ray",), ""),
         ("Spark", ".spark", ("pyspark", "numpy", "pandas", "pyarrow", "fsspec"), "java"),
@@ -322,7 +322,7 @@ def _cluster(
 
 
 def _program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Where a program of Java's is."""
+    """The path of a program of Java's."""
     home = environ.get("JAVA_HOME")
     path = os.pathsep.join([*([f"{home}/bin"] if home else []), environ.get("PATH", "")])
     return shutil.which(name, path=path)

@@ -17,7 +17,7 @@ _NO_ENGINE = "this version's engine reduces on the CPU only"
 
 
 class Line(NamedTuple):
-    """One line of the report; as `doctor.Finding`, which is made of it."""
+    """One line of the report; `doctor.Finding` is made of it."""
 
     section: str
     name: str
@@ -33,7 +33,7 @@ def examine(environ: Mapping[str, str]) -> list[Line]:
 
 
 def report(libraries: CudaLibraries, answer: Answer, engine: bool) -> list[Line]:
-    """What was found and said, in words. `engine`: whether this build's can work with GPUs."""
+    """The findings in words. `engine`: whether this build can work with GPUs."""
     lines = [_nccl(libraries.nccl, answer, engine), _driver(libraries.cuda, answer)]
     lines += [
         Line(SECTION, f"GPU {number}", "ok",
@@ -69,7 +69,7 @@ def _nccl(library: Library, answer: Answer, engine: bool) -> Line:
 
 
 def nccl_text(code: int) -> str:
-    """A version code of NCCL 2.9 and newer as people write it: 22707 -> 2.27.7."""
+    """A version code of NCCL 2.9 or newer as people write it: 22707 -> 2.27.7."""
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
 
 
@@ -91,7 +91,7 @@ def _driver(library: Library, answer: Answer) -> Line:
 
 
 def _peers(answer: Answer) -> Line:
-    """Whether each GPU reaches each other's memory, which NCCL and own copies use."""
+    """Whether each GPU reaches every other's memory, which NCCL and own copies use."""
     numbers = range(len(answer.gpus))
     apart = [
         f"{one}-{other}"
@@ -106,7 +106,7 @@ def _peers(answer: Answer) -> Line:
 
 
 def _paths(answer: Answer) -> Line:
-    """What lies between the GPUs; the same for many pairs is said once."""
+    """What connects the GPUs; a connection that many pairs have is listed once."""
     if answer.paths_problem:
         return Line(SECTION, "Topology", "missing", f"not known: {answer.paths_problem}")
     pairs = defaultdict(list)

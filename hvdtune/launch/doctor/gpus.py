@@ -1,7 +1,7 @@
-"""What the CUDA driver, NCCL, NVRTC and NVML say of themselves, asked in a process of its own.
+"""What the CUDA driver, NCCL, NVRTC and NVML say about themselves, asked in a child process.
 
-The asking process loads nothing of NVIDIA's: a broken library, or one that hangs, ends or delays
-only the child. `main` is the child's side; it prints one JSON document, that of `Answer`.
+The asking process loads no library of NVIDIA's: one that is broken or hangs ends or delays only
+the child. `main` is the child's side; it prints one JSON document, that of `Answer`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvdtune.core.libraries.cuda import CudaLibraries
 
 # cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _CAPABILITY = (75, 76)
-#: Of the child: a driver that starts its GPUs for the first time takes seconds for each.
+#: For the child: a driver that starts its GPUs for the first time takes seconds for each.
 SECONDS = 60.0
 
 
@@ -33,10 +33,11 @@ class Gpu(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What was said. A text named `…_problem` is empty where the library works.
+    """The libraries' answers. A text named `…_problem` is empty if the library works.
 
-    `cuda_version` and `nvrtc_version` are as in (12, 4); `nccl_version` is the library's code.
-    `paths` are words for how pairs of GPUs are connected, by "0-1", as far as NVML tells.
+    `cuda_version` and `nvrtc_version` are pairs such as (12, 4); `nccl_version` is the library's
+    code. `paths` says in words how each pair of GPUs, such as "0-1", is connected, as far as NVML
+    tells.
     """
 
     cuda_version: tuple[int, int] = (0, 0)
@@ -51,7 +52,7 @@ class Answer(NamedTuple):
 
 
 def ask(libraries: CudaLibraries, seconds: float = SECONDS) -> Answer:
-    """Ask those of the three libraries that were found; what was not has its reason as problem."""
+    """Ask those of the three libraries that were found; report why the others were not."""
     if not any(library.path for library in libraries):
         return _unasked(libraries)
     command = python_command(__name__, *(library.path or "" for library in libraries))
@@ -67,7 +68,7 @@ def ask(libraries: CudaLibraries, seconds: float = SECONDS) -> Answer:
         )
     except subprocess.TimeoutExpired:
         return _failed(libraries, f"no answer in {seconds:g} s")
-    # Libraries print what they like, also when the child ends.
+    # Libraries may print anything, also while the child ends.
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         said = done.stderr.strip().splitlines()
@@ -108,7 +109,7 @@ def _missing_named(answer: Answer, libraries: CudaLibraries) -> Answer:
 
 
 class _Problem(Exception):
-    """What a library says is wrong."""
+    """A library's complaint."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from hvdtune.core.libraries import cuda
 from hvdtune.launch.errors import LaunchError
 
-#: The first NCCL that takes several ranks of a communicator on one GPU.
+#: The first NCCL that accepts several ranks of a communicator on one GPU.
 OLDEST_NCCL: cuda.Version = (2, 30)
 
 _ENABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 def variables(environ: Mapping[str, str], ranks: int, *, here: bool) -> dict[str, str]:
-    """What NCCL needs to be told in the workers' environment; what `environ` has already stays.
+    """The variables that NCCL needs in the workers' environment; those in `environ` stay.
 
     The ranks of one GPU take turns, and each waits inside its kernels for the others: few thread
     blocks (CTAs) leave room for all, though never fewer than NCCL_MIN_CTAS asks for. NVLink SHARP
-    has no way for two ranks of one GPU.
+    does not work between two ranks of one GPU.
 
     Args:
         environ: the workers' environment as far as it is known.
         ranks: of the job; all may be on one GPU.
-        here: whether this machine is the workers', so that its NCCL can be looked at.
+        here: whether the workers run on this machine, so that its NCCL can be checked.
 
-    Raises `LaunchError` where the NCCL that the workers would use is too old, or there is none.
-    Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) nothing is to be said: the ranks then read
+    Raises `LaunchError` if the NCCL that the workers would use is too old, or if there is none.
+    Without NCCL by choice (HVDTUNE_NCCL_LIBRARY=none) no variable is needed: the ranks then read
     each other's memory, or, on several hosts, tensors pass through host memory.
     """
     if environ.get("HVDTUNE_NCCL_LIBRARY", "").strip().lower() == cuda.NONE:

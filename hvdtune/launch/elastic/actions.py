@@ -1,4 +1,4 @@
-"""What the driver of an elastic job must do next, as `Membership` decides it."""
+"""The actions of an elastic job's driver, as `Membership` decides them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Start(NamedTuple):
     """Start a process.
 
     `local_rank` is the number of its slot on the host, which it keeps for life. `start_rank` names
-    its output; no other process of the job has it. `planned` is the place that it will have if
-    everything goes as expected now, for the environment it starts with.
+    its output; no other process of the job has it. `planned` is the place that the process is
+    expected to get, for the environment it starts with.
     """
 
     identity: str
@@ -24,7 +24,7 @@ class Start(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """End a process, whatever it does; its `exited` is still to be reported."""
+    """End a process, whatever it does; its `exited` must still be reported."""
 
     identity: str
 
@@ -49,13 +49,13 @@ class Place(NamedTuple):
 
 
 class Prepare(NamedTuple):
-    """Tell a process that the job runs already: it asks for its place in its elastic function."""
+    """Tell a process to ask for its place in its elastic function: the job runs already."""
 
     identity: str
 
 
 class Cancel(NamedTuple):
-    """Tell processes that a generation will not come together, or has ended: they ask again.
+    """Tell processes that a generation will not come together, or has ended: they must ask again.
 
     `why` is a sentence for people, without its end.
     """
@@ -66,7 +66,7 @@ class Cancel(NamedTuple):
 
 
 class News(NamedTuple):
-    """Tell processes that the hosts have changed; `number` grows from one to the next."""
+    """Tell processes that the hosts have changed; `number` grows with each such message."""
 
     number: int
     change: HostUpdateResult
@@ -74,7 +74,7 @@ class News(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Tell a process that the job goes on without it: it ends by itself."""
+    """Tell a process that the job goes on without it: the process then ends by itself."""
 
     identity: str
     why: str

@@ -1,7 +1,7 @@
-"""What a host discovery script answers.
+"""The hosts that a host discovery script prints.
 
-One host a line: `name`, `name:slots` or `name slots=N`; an IPv6 address stands in brackets if slots
-follow. Blanks around, empty lines and comments that begin with `#` do not matter.
+One host per line: `name`, `name:slots` or `name slots=N`; an IPv6 address is in brackets if slots
+follow. Surrounding blanks, empty lines and comments that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hvdtune.core.driver.changes import HostUpdateResult
 from hvdtune.launch.allocation.hosts import Host, require_name
 from hvdtune.launch.errors import LaunchError
 
-MOST_SLOTS = 64  # of a host, that the engine connects
+MOST_SLOTS = 64  # of a host: as many as the engine connects
 
 _LINE = re.compile(
     r"(?:\[(?P<address>[^\]\s]+)\]|(?P<name>[^\s\[\]]+?))"
@@ -23,10 +23,10 @@ _LINE = re.compile(
 
 
 def parse(output: str, slots_per_host: int | None = None) -> list[Host]:
-    """The hosts, in the order of the lines; `slots_per_host` is for those without slots (1).
+    """The hosts in the order of the lines; `slots_per_host` is for hosts printed without slots (1).
 
-    Lines that say the same count once. Raises `LaunchError` with one sentence for a line that names
-    no host, or a host named with different slots.
+    A repeated line counts once. Raises `LaunchError` with one sentence for a line that names no
+    host, or a host named with different slots.
     """
     slots: dict[str, int] = {}
     for number, line in enumerate(output.splitlines(), start=1):
@@ -44,7 +44,7 @@ def parse(output: str, slots_per_host: int | None = None) -> list[Host]:
 
 
 def _host(line: str, where: str) -> tuple[str, int | None]:
-    if _is_ipv6(line):  # not an address and a number of slots: that has brackets
+    if _is_ipv6(line):  # not an address and a number of slots: those have brackets
         return line, None
     match = _LINE.fullmatch(line)
     if not match or (match["address"] and not _is_ipv6(match["address"])):
@@ -80,7 +80,7 @@ def ordered(previous: Iterable[str], found: Iterable[Host]) -> list[Host]:
 
 
 def difference(previous: Iterable[Host], found: Iterable[Host]) -> HostUpdateResult:
-    """What happened between two answers: hosts or slots removed, added, both, or neither."""
+    """What changed between two answers: hosts or slots removed, added, both, or neither."""
     before, after = dict(previous), dict(found)
     change = HostUpdateResult.no_update
     for name in {*before, *after}:

@@ -1,4 +1,4 @@
-"""Hosts and slots that get no new process, because one failed there."""
+"""Hosts and slots that get no new process because one failed there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.errors import LaunchError
 
-STRIKES = 3  # processes in a row that may fail in a slot before they have proved themselves
+STRIKES = 3  # unproven processes that may fail in a slot in a row
 _SHORTEST, _LONGEST = 1, 3600  # seconds
 
 
@@ -42,7 +42,7 @@ class Exclusion:
         self._times: Counter[str] = Counter()
 
     def exclude(self, name: str, now: float) -> float:
-        """Exclude a name; return until when. One that is excluded already stays as it is."""
+        """Exclude a name; return until when. An exclusion that is in force stays as it is."""
         if not self.excludes(name, now):
             self._times[name] += 1
             self._ends[name] = now + self._duration(self._times[name])
@@ -53,7 +53,7 @@ class Exclusion:
         return now < self._ends.get(name, now)
 
     def next_end(self, now: float) -> float | None:
-        """When the next name is free again; None if no more will be."""
+        """When the next exclusion ends; None if none will."""
         ends = [end for end in self._ends.values() if now < end < float("inf")]
         return min(ends, default=None)
 
@@ -66,7 +66,7 @@ class Exclusion:
 
 
 class Blame:
-    """What a failure says of its place: whether its slot, or its host, gets processes again."""
+    """What a failure means for its place: whether its slot, or its host, gets processes again."""
 
     def __init__(
         self, limits: Limits, exclusion: Exclusion, roster: Roster, orders: Orders
@@ -76,7 +76,7 @@ class Blame:
         self._roster = roster
         self._orders = orders
         self._strikes: dict[tuple[str, int], int] = {}  # by slot
-        self._hinted = False  # the user knows what spares a host
+        self._hinted = False  # the user has been told which option spares a host
 
     def free_seats(self, now: float) -> Iterator[tuple[str, int]]:
         """Slots that may get a process, as (host, number)."""
@@ -87,10 +87,10 @@ class Blame:
         return self._exclusion.next_end(now)
 
     def exclude_host_of(self, process: Process, what: str, now: float) -> None:
-        """Start nothing there any more, for some time or for ever.
+        """Start nothing on the process's host any more, for some time or for ever.
 
-        Its other processes are ended with it. If only a newcomer failed, its members stay; and a
-        process whose elastic function has returned may end by itself.
+        The host's other processes are ended as well. If only a newcomer failed, the members stay.
+        A process whose elastic function has returned may end by itself.
         """
         self._exclude(process.host, now, hint=self._limits.replaces_failed is False)
         for other in self._roster.processes.values():
@@ -99,19 +99,19 @@ class Blame:
                 self._orders.end_process(other, f"{process.name} {what}, and its host is excluded")
 
     def note_failure_of(self, process: Process, now: float, is_slow: bool) -> None:
-        """Start nothing there any more, if there is reason to think that it would fail again."""
+        """Start nothing in the process's place any more if it would probably fail again."""
         if process.proved_at is not None and now >= process.proved_at:
             self._strikes.pop(process.seat, None)
         else:
             self._strikes[process.seat] = self._strikes.get(process.seat, 0) + 1
-        # Before there is a generation all others wait, and have waited long enough for this one.
+        # Before the first generation all others wait, and have waited long enough for this one.
         hopeless = is_slow and not self._roster.generation
         hopeless |= self._strikes.get(process.seat, 0) >= STRIKES
         if hopeless or (self._exclusion.cooldown and not is_slow):
             self._exclude(process.name, now)
 
     def _exclude(self, name: str, now: float, hint: bool = False) -> None:
-        """Exclude a host or a slot by name, and say so; a `hint` tells what would spare a host."""
+        """Exclude a host or a slot by name, and say so; a `hint` tells how to spare a host."""
         if not self._exclusion.excludes(name, now):
             seconds = self._exclusion.exclude(name, now) - now
             self._orders.say(wording.excluded(name, seconds, hint and not self._hinted))
@@ -122,7 +122,7 @@ class Blame:
     ) -> Process | None:
         """End a process for which the others have waited for too long, and return it.
 
-        None if it stays, which the user is told once a generation.
+        Returns None if it stays; the user is told that once per generation.
         """
         crew, words = self._roster.crew, wording.late(found, seconds)
         late = [crew[rank] for rank in found.ranks if 0 <= rank < len(crew)]
@@ -152,7 +152,7 @@ class Blame:
         return None
 
     def _can_do_without(self, process: Process) -> bool:
-        """Whether enough are left, and one with the job's state, if the process is excluded."""
+        """Whether, without the process, enough are left, and one of them has the job's state."""
         slot_only, elsewhere = self._limits.replaces_failed, self._roster.elsewhere()
         others = [
             one

@@ -43,20 +43,20 @@ from hvdtune.launch.workers import Workers
 if TYPE_CHECKING:
     from hvdtune.launch.remote.ssh import Ssh
 
-# The driver's own files, beside the pipes of processes: connections, pipes of errands.
+# The driver's own files, besides the pipes of processes: connections, pipes of errands.
 _MOST_HERE = 64
-# Failures so long before the job's end may be its reason.
+# A failure within this time before the job's end may be its reason.
 _REASON_SECONDS = 2.0
 
 
 class ElasticSpec(NamedTuple):
     """What to run.
 
-    `environment` is shared by all processes (see `job_environment`). Hosts are what `script`
-    prints, with `slots` where it prints none, or else `hosts`. `cooldown` is the range of seconds
-    that a host stays excluded, None for ever. `health_check` is a command for hosts. Other hosts
-    are reached with `ssh`, and not at all without; `interfaces` are those the user named.
-    `heartbeat`: see `Driver`. The rest is as in `hvdtune.launch.job.JobSpec`.
+    `environment` is shared by all processes (see `job_environment`). Hosts are those that `script`
+    prints, with `slots` if it prints none; without a script they are `hosts`. `cooldown` is the
+    range of seconds that a host stays excluded, None for ever. `health_check` is a command for
+    hosts. Other hosts are reached with `ssh`; without it they are not. `interfaces` are those that
+    the user named. `heartbeat`: see `Driver`. The rest is as in `hvdtune.launch.job.JobSpec`.
     """
 
     command: Sequence[str]
@@ -79,7 +79,7 @@ class ElasticSpec(NamedTuple):
 
 
 class _Phase(enum.IntEnum):
-    """Where a job is on its way; it never goes back."""
+    """The phases of a job, in order; it never goes back."""
 
     RUNNING = 0
     ENDING = 1  # its processes have been sent SIGTERM
@@ -87,7 +87,7 @@ class _Phase(enum.IntEnum):
 
 
 class ElasticJob:
-    """Runs an `ElasticSpec` once. Must own its process: it collects every child there is."""
+    """Runs an `ElasticSpec` once. Must own its process, as it reaps every child there is."""
 
     def __init__(self, spec: ElasticSpec) -> None:
         self._spec = spec
@@ -132,10 +132,10 @@ class ElasticJob:
             )  # fmt: skip
 
     def run(self) -> int:
-        """Stay until the job and its last process have ended; return the exit status.
+        """Run until the job and its last process have ended; return the exit status.
 
-        That is 0 when the job has succeeded, 1 when it has failed, and 128 + N when signal N told
-        the launcher to end it.
+        It is 0 if the job has succeeded, 1 if it has failed, and 128 + N if signal N told the
+        launcher to end it.
         """
         self._signals = Signals(self._selector)
         files = capacity.PIPES * (1 if self._spec.output_directory is None else 2) + 1
@@ -237,10 +237,10 @@ class ElasticJob:
                 for worker in self._workers.running():
                     worker.signal(number)
             elif self._phase > _Phase.RUNNING:
-                self._kill()  # the user asks again: no more grace
+                self._kill()  # the user asks again: no further grace
             else:
                 self._say(f"ending the job after {signal_name(number)}")
-                # Our parent's death leaves nobody to wait for us: be quick.
+                # After our parent's death nobody waits for us: be quick.
                 orphaned = os.getppid() != self._parent
                 self._stop(
                     128 + number,
@@ -248,7 +248,7 @@ class ElasticJob:
                 )
 
     def _stop(self, status: int, grace: float) -> None:
-        """End the job: its processes get SIGTERM, and what else runs beside it ends at once."""
+        """End the job: its processes get SIGTERM; everything else that runs ends at once."""
         self._phase, self._deadline = _Phase.ENDING, time.monotonic() + grace
         self._status = status
         self._driver.stop()

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from hvdtune.launch.errors import LaunchError
 
-MOST_PROCESSES = 1024  # that the engine connects
+MOST_PROCESSES = 1024  # as many as the engine connects
 
 
 class Limits(NamedTuple):
     """Numbers of processes, and seconds.
 
     The job waits for `processes` slots, uses all there are up to `most` (None: as many as the
-    engine connects), and never trains with fewer than `least`. `spares` more processes than `most`
-    are kept ready. `resets`: how often it may form anew (None: no limit). Nobody waits for others
-    longer than `elastic_timeout`, and no newcomer that is ready, in its elastic function, waits
-    longer than `start_timeout` for those that were started together with it. `replaces_failed`: a
-    failure costs a process, not its whole host; None: it does not, and the user has no choice.
-    `straggler_seconds`: a process that has held the others up in steps that took so long in all is
-    replaced (None: none is).
+    engine connects), and never trains with fewer than `least`. It keeps `spares` processes
+    beyond `most` ready. `resets`: how often it may form anew (None: no limit). No process waits for
+    others longer than `elastic_timeout`. A newcomer that is ready in its elastic function waits at
+    most `start_timeout` for those that were started together with it. `replaces_failed`: a failure
+    costs a process, not its whole host; None means no, and that the user has no choice.
+    `straggler_seconds`: a process that has held the others up in steps that together took this
+    long is replaced (None: none is).
     """
 
     processes: int

@@ -1,17 +1,17 @@
 """The members of an elastic job: every decision of the driver, and nothing else.
 
 `Membership` has no clock, no thread and no process. The driver tells it what happened and when, and
-does what it answers. An event only changes what it knows (`Roster`); then it compares that with
-what should be, always in the same order (`_settle`). So a message that comes late, twice or not at
-all does no lasting harm.
+carries out what it returns. An event only changes what it knows (`Roster`). Then it compares that
+with the desired state, always in the same order (`_settle`). So a message that arrives late, twice
+or not at all does no lasting harm.
 
-A job goes from generation to generation. One ends if a member is lost or asks for another place;
-as soon as all its members that live have asked, the next is placed: those members, the oldest
-first, and whoever else is ready. Generation 0 is the time before the first place.
+A job passes from generation to generation. One ends if a member is lost or asks for another place.
+As soon as all its surviving members have asked, the next is placed: those members, the oldest
+first, and any other process that is ready. Generation 0 is the time before the first place.
 
-Once a generation has come together, the job has a state, and its members are soon in their elastic
-function. A newcomer gets no place before it is there, too: what its script does until then takes as
-long as it takes, and the members train on.
+Once a generation has come together, the job has a state, and its members soon reach their elastic
+function. A newcomer gets no place before it has reached it as well. However long its script takes
+until then, the members train on.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
 from hvdtune.launch.local.endings import cause_of_end
 
-PROBATION_SECONDS = 30.0  # that a process must take part before it has proved itself
+PROBATION_SECONDS = 30.0  # as a member, until a process has proved itself
 
 
 class Membership:
     """Decides what the driver of an elastic job does.
 
     Each input takes `now`, in seconds of a clock that only goes forward, and returns what the
-    driver must do, in this order. `due` says when to call `tick`. After an `End` nothing more
-    comes. Processes have identities: texts that no two processes of the job share, from their
-    `Start`.
+    driver must do, in this order. `due` says when to call `tick`. No action follows an `End`. Each
+    process has an identity from its `Start` on: a text that no other process of the job has.
     """
 
     def __init__(self, limits: Limits, exclusion: Exclusion) -> None:
@@ -66,21 +65,21 @@ class Membership:
         self._discovery_fault = ""
         self._starts = 0
         self._news = 0
-        # What is true of the job:
-        self._begun = False  # there were slots enough to start
-        self._succeeded = False  # a member has ended well
-        self._closed = False  # and whoever asks has been told
-        # What is true of this generation:
+        # The state of the job:
+        self._begun = False  # there were enough slots to start
+        self._succeeded = False  # a member has succeeded
+        self._closed = False  # and the processes that asked have been told
+        # The state of this generation:
         self._broken = False  # it has ended: its members have to ask for another place
         self._cancelled = ""  # what its members were told of its end
         self._announced = HostUpdateResult.no_update
         self._owes_sync = False  # its members may have different states
-        self._suspicion = Suspicion()  # whom they wait for
+        self._suspicion = Suspicion()  # the processes that they wait for
 
-    # What happens.
+    # Events.
 
     def hosts(self, found: Sequence[Host], now: float) -> list[Action]:
-        """Discovery has answered."""
+        """Discovery has found these hosts."""
         previous = self._roster.hosts or {}
         if self._discovery_fault:
             self._orders.say("host discovery answers again.")
@@ -92,7 +91,7 @@ class Membership:
         return self._settle(now)
 
     def discovery_failed(self, why: str, now: float) -> list[Action]:
-        """Discovery has not answered; the hosts stay as they are. `why` ends a sentence."""
+        """Discovery gave no answer; the hosts stay as they are. `why` ends a sentence."""
         if self._roster.hosts is None:
             self._orders.end(1, f"host discovery failed: {why}")
         elif why != self._discovery_fault:
@@ -103,7 +102,7 @@ class Membership:
         return self._settle(now)
 
     def not_started(self, identity: str, why: str, now: float) -> list[Action]:
-        """A `Start` could not be carried out; no process is left of it."""
+        """A `Start` could not be carried out; no process is left from it."""
         return self._gone(identity, f"could not be started: {why}", now)
 
     def exited(self, identity: str, code: int, now: float) -> list[Action]:
@@ -127,7 +126,7 @@ class Membership:
         elif self._succeeded:
             self._orders.let_go(process, "the job has ended", now)
         elif process.trains and generation < process.generation and not self._cancelled:
-            pass  # it was sent before the process heard of its place
+            pass  # the process sent it before it heard of its place
         elif self._roster.trained and not function and not process.generation:
             self._prepare(process, now)
         else:
@@ -144,7 +143,7 @@ class Membership:
         return self._settle(now)
 
     def joined(self, identity: str, generation: int, now: float) -> list[Action]:
-        """A process has come together with the others of its generation."""
+        """A process has joined the others of its generation."""
         process = self._roster.processes.get(identity)
         if process and process.state is State.JOINING and generation == process.generation:
             process.state, process.joined = State.TRAINING, generation
@@ -168,16 +167,16 @@ class Membership:
         return self._settle(now)
 
     def synchronised(self, identity: str, now: float) -> list[Action]:
-        """A process has the job's state: if others are lost, it is the one to pass it on."""
+        """A process has the job's state: if others are lost, this one passes it on."""
         process = self._roster.processes.get(identity)
         if process:
             process.has_state = True
         return self._settle(now)
 
     def finished(self, identity: str, now: float) -> list[Action]:
-        """A process's elastic function has returned; it goes on to its end without a limit.
+        """A process's elastic function has returned; the rest of its program has no time limit.
 
-        If its generation ends meanwhile, it is not told: it may have no need of the others.
+        If its generation ends meanwhile, it is not told: it may not need the others any more.
         """
         process = self._roster.processes.get(identity)
         if process and process.trains:
@@ -192,7 +191,7 @@ class Membership:
         return self._settle(now)
 
     def measured(self, identity: str, generation: int, found: Lateness, now: float) -> list[Action]:
-        """A process has measured whom its generation waits for; only rank 0 can know it."""
+        """Rank 0, which alone can know it, has measured whom its generation waits for."""
         limit = self._limits.straggler_seconds
         if limit is not None and identity == self.identity_at(generation, 0):
             seconds = self._suspicion.note(found)
@@ -210,12 +209,12 @@ class Membership:
 
     @property
     def generation(self) -> int:
-        """The last that was placed; 0 before the first."""
+        """The number of the last generation that was placed; 0 before the first."""
         return self._roster.generation
 
     @property
     def measures(self) -> bool:
-        """Whether the driver asks rank 0 for whom the others wait."""
+        """Whether the driver asks rank 0 which ranks the others wait for."""
         return self._limits.straggler_seconds is not None and not self._succeeded
 
     def due(self) -> float | None:
@@ -227,13 +226,13 @@ class Membership:
         return min((time for time in times if time is not None), default=None)
 
     def identity_at(self, generation: int, rank: int) -> str | None:
-        """Who has a rank; None if that generation has passed, or has no such rank."""
+        """The process with this rank; None if that generation has passed, or has no such rank."""
         crew = self._roster.crew
         if not 0 < generation == self.generation or not 0 <= rank < len(crew):
             return None
         return crew[rank].identity
 
-    # What is done about it, always in this order.
+    # What follows from them, always in this order.
 
     def _settle(self, now: float) -> list[Action]:
         if self._closed:
@@ -271,7 +270,7 @@ class Membership:
             elif process.state is State.STARTING:
                 self._give_up(process, seconds, now)
             elif process.state is State.JOINING and not self._cancelled:
-                # Nobody knows yet who did not come.
+                # Nobody knows yet which process is missing.
                 self._break_up(
                     now, f"generation {self.generation} did not come together within {seconds}"
                 )
@@ -285,7 +284,7 @@ class Membership:
             self._orders.end(int(failed), wording.FAILED if failed else "")
 
     def _check_survivors(self, now: float) -> None:
-        """End the job if nobody has its state any more; before there is one, start over."""
+        """End the job if no process has its state any more; if it has none yet, start over."""
         if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
         if self.generation or (self._orders.failures and not any(self._blame.free_seats(now))):
@@ -294,7 +293,7 @@ class Membership:
             self._begun, self._roster.crew = False, []
 
     def _dismiss(self, now: float) -> None:
-        """Let processes go that have no place, and no slot or are too many."""
+        """Let go of processes without a place that have lost their slot or are too many."""
         for process in self._roster.unplaced():
             if not self._roster.has_slot(process):
                 self._orders.let_go(process, "its slot is gone", now)
@@ -329,7 +328,7 @@ class Membership:
             self._orders.add(Start(identity, host, number, process.start_rank, slot))
 
     def _announce(self, now: float) -> None:
-        """Tell a generation that has come together if the next would be another."""
+        """Tell the members of a complete generation if the next one would be different."""
         roster = self._roster
         if any(one.state is not State.TRAINING or one.finished for one in roster.crew):
             return
@@ -352,7 +351,7 @@ class Membership:
             self._orders.add(News(self._news, change, _identities(roster.crew)))
 
     def _place(self, now: float) -> None:
-        """Place the next generation if all members of this one that live wait for it."""
+        """Place the next generation if all surviving members of this one wait for it."""
         roster, survivors = self._roster, self._roster.survivors()
         if not survivors or any(member.state is not State.WAITING for member in survivors):
             return
@@ -363,7 +362,7 @@ class Membership:
         starting = any(one.state is State.STARTING for one in roster.newcomers())
         staying = [member for member in survivors if roster.has_slot(member)]
         if not any(map(roster.carries, staying)) and (staying or ready):
-            # All hosts are new: one process hands the state over, and leaves after that.
+            # All hosts are new: one process hands the state over and then leaves.
             staying.append(min(survivors, key=lambda member: member.age))
         staying.sort(key=lambda one: one.age)
         crew = sorted([*staying, *ready][: roster.most], key=lambda one: one.age)
@@ -402,7 +401,7 @@ class Membership:
             there = _hosts_of(process.seat for process in crew)
             self._orders.say(wording.generation(self.generation, len(crew), there))
 
-    # What inputs and steps have in common.
+    # Shared by events and steps.
 
     def _complete(self, now: float) -> None:
         """This generation has come together."""
@@ -415,7 +414,7 @@ class Membership:
                 self._prepare(other, now)
 
     def _prepare(self, process: Process, now: float) -> None:
-        """The job runs, and a newcomer has come to init only: it goes on to its function."""
+        """Send a newcomer that waits in init on to its function: the job runs already."""
         process.state = State.STARTING
         process.deadline = now + self._limits.elastic_timeout
         if process.ready_by is not None:
@@ -425,7 +424,7 @@ class Membership:
     def _break_up(self, now: float, cancel: str) -> None:
         """This generation has ended: its members have to ask for another place.
 
-        They are told `cancel`, why; if that is "", they notice by themselves.
+        They are told the reason, `cancel`; if that is "", they notice by themselves.
         """
         self._broken = True
         left = [one for one in self._roster.crew if one.trains and not one.finished]
@@ -438,9 +437,9 @@ class Membership:
                 self._orders.add(Cancel(self.generation, _identities(left), self._cancelled))
 
     def _hurry_companions(self, process: Process, now: float) -> None:
-        """A newcomer is ready, in its function: those that were started with it must be soon.
+        """A newcomer is ready in its function: those started with it have limited time to follow.
 
-        Before a generation has come together nobody trains who would be kept from growing.
+        Before a generation has come together there is no hurry: nobody trains yet.
         """
         if not self._roster.trained:
             return
@@ -451,7 +450,7 @@ class Membership:
                 other.deadline = min(last, other.deadline or last)
 
     def _give_up(self, process: Process, seconds: str, now: float) -> None:
-        """A process is not ready after so long: that says nothing against its host."""
+        """A process is not ready after so long; its host is not blamed for that."""
         why = f"was not ready within {seconds}"
         if process.ready_by is not None and now >= process.ready_by:
             why = (
@@ -462,7 +461,7 @@ class Membership:
         self._fail(process, why, now, is_slow=True)
 
     def _gone(self, identity: str, how: str, now: float) -> list[Action]:
-        """A process is no more."""
+        """A process has ended."""
         process = self._roster.processes.pop(identity, None)
         if process:
             expected, process.state = not process.lives, State.GONE
@@ -471,15 +470,15 @@ class Membership:
         return self._settle(now)
 
     def _ends_the_job(self, process: Process) -> bool:
-        """Whether the job has done its work if the process ends well.
+        """Whether the process, if it exits successfully, shows that the job has done its work.
 
-        A host that is taken away may also end its processes well.
+        Processes may also exit successfully because their host is taken away.
         """
         is_member = process.lives and self._roster.is_member(process)
         return is_member and (process.finished or self._roster.has_slot(process))
 
     def _succeed(self, process: Process, now: float) -> None:
-        """A member has ended well: the job ends with the others."""
+        """A member has succeeded: the job ends with the others."""
         process.state = State.LEAVING
         if self._succeeded:
             return
@@ -489,14 +488,14 @@ class Membership:
                 if other.lives:
                     self._orders.let_go(other, "the job has ended", now)
             elif other.lives and not self._broken:
-                other.deadline = None  # it may have more to do than the first one
+                other.deadline = None  # it may have more work left than the first one
 
     def _lose(self, process: Process, why: str, now: float) -> None:
         self._orders.kill(process)
         self._fail(process, why, now)
 
     def _fail(self, process: Process, why: str, now: float, is_slow: bool = False) -> None:
-        """A process has failed that should not have."""
+        """A process has failed."""
         process.failed = True
         self._orders.failures.append(f"{process.name} {why}")
         self._orders.say(f"{process.name} (started as rank {process.start_rank}) {why}.")
@@ -524,7 +523,7 @@ class Membership:
         )
 
     def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
-        """Slots are missing, or their processes are still `starting`: say so; give up one day."""
+        """Slots are missing, or their processes are still `starting`: say so; give up at last."""
         what = wording.too_few(needed, there, starting)
         for one in self._roster.elsewhere():
             what += f"; {wording.elsewhere(one.name, one.function, self._roster.function())}"

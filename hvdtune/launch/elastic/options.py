@@ -1,4 +1,4 @@
-"""What makes a job elastic: flags of `hvdtune run`, the section of a config file, arguments."""
+"""The options of elastic jobs: flags of `hvdtune run`, the section of a config file, arguments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from hvdtune.launch.elastic.limits import Limits
 
 SECTION = "elastic"
-_BEAT_SECONDS = 2.0  # the shortest heartbeat: processes say once a second that they live
+_BEAT_SECONDS = 2.0  # the shortest heartbeat: each process sends one message per second
 
 
 class Options(NamedTuple):
-    """What the user asks for; None and 0 where nothing was said.
+    """The user's choices; None and 0 if not given.
 
-    `spares` are processes kept ready beyond `max_np`. `slots` are those of hosts that the script
-    prints without any. `replace_stragglers`: seconds of the steps in which one holds the others up.
+    `spares` are processes kept ready beyond `max_np`. `slots` is for hosts that the script prints
+    without any. `replace_stragglers`: seconds of the steps in which a process holds the others up.
     """
 
     min_np: int | None = None
@@ -37,12 +37,12 @@ class Options(NamedTuple):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the job is to be elastic."""
+        """Whether the job is elastic."""
         return self.min_np is not None or self.script is not None
 
 
 class _Option(NamedTuple):
-    """One of them: its field, its flags, what its values are made of, the rest for --help."""
+    """One option: its field, its flags, the parser of its values, the rest for --help."""
 
     field: str
     flags: tuple[str, ...]
@@ -101,7 +101,7 @@ OPTIONS = (
     ),
     _Option(
         "script", ("--host-discovery-script",), _text, "COMMAND",
-        "a command for the shell that prints the hosts there are, a line HOST:SLOTS for each; it "
+        "a command for the shell that prints the available hosts, one HOST:SLOTS per line; it "
         "is run every second",
     ),
     _Option(
@@ -110,37 +110,37 @@ OPTIONS = (
     ),
     _Option(
         "reset_limit", ("--reset-limit",), _whole(0), "N",
-        "end the job if its processes would have to come together anew more often",
+        "end the job if its processes would have to come together anew more often than this",
     ),
     _Option(
         "cooldown", ("--blacklist-cooldown-range",), _range, ("MIN", "MAX"),
-        "seconds for which a host on which a process failed gets no new ones, longer each time "
+        "seconds for which a host gets no new processes after one failed there, longer each time "
         "(default: for ever)",
     ),
     _Option(
         "replace_failed", ("--replace-failed",), _switch, None,
-        "after a failure replace the one process instead of excluding its host",
+        "after a failure replace only the failed process instead of excluding its host",
     ),
     _Option(
         "replace_stragglers", ("--replace-stragglers",), _whole(1), "SECONDS",
-        "end a process that has held the others up in steps that took so long in all, and replace "
-        "it as one that has failed (default: never)",
+        "end a process that has held the others up in steps that together took this long, and "
+        "replace it like a failed one (default: never)",
     ),
     _Option(
         "spares", ("--spares",), _whole(0), "N",
-        "processes beyond --max-np that are kept ready to take a failed one's place",
+        "processes beyond --max-np that are kept ready to replace failed ones",
     ),
     _Option(
         "health_check", ("--health-check-script",), _text, "COMMAND",
-        "run COMMAND on a host before it gets processes; it gets none if that fails",
+        "run COMMAND on a host before it gets processes; it gets none if COMMAND fails",
     ),
 )  # fmt: skip
 
 
 def add_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Declare the flags, in a group of theirs.
+    """Declare the flags, in their own group.
 
-    What is given lands in the namespace's `elastic`: {field: (flag, value)}.
+    The values given are in the namespace's `elastic`: {field: (flag, value)}.
     """
     parser.set_defaults(elastic={})
     group = parser.add_argument_group(
@@ -183,7 +183,7 @@ class _Flag(argparse.Action):
 
 
 def read_section(config: ConfigFile) -> dict[str, tuple[str, Any]]:
-    """Take the options out of a config file: {field: (as the user knows it, value)}.
+    """Take the options out of a config file: {field: (name for the user, value)}.
 
     Keys are the flags' names. Raises `KnobError` for a value that is not accepted.
     """
@@ -202,7 +202,7 @@ def read_section(config: ConfigFile) -> dict[str, tuple[str, Any]]:
     return found
 
 
-# How the command line and `hvdtune.run` call the same, in the order in which texts are searched.
+# The names of the same options on the command line and in `hvdtune.run`, in order of replacement.
 _ARGUMENTS = {
     "min_num_proc": ("min_np", "--min-np"),
     "max_num_proc": ("max_np", "--max-np"),
@@ -215,7 +215,7 @@ _ARGUMENTS = {
 
 
 def from_arguments(**arguments: Any) -> dict[str, tuple[str, Any]]:
-    """The options that `hvdtune.run` is given: {field: (name, value)}. Raises `LaunchError`."""
+    """The options given to `hvdtune.run`: {field: (name, value)}. Raises `LaunchError`."""
     parsers = {option.field: option.parse for option in OPTIONS}
     found = {}
     for name, value in arguments.items():
@@ -229,16 +229,16 @@ def from_arguments(**arguments: Any) -> dict[str, tuple[str, Any]]:
 
 
 def in_arguments(sentence: str) -> str:
-    """A sentence about flags, with the names that `hvdtune.run` has for them."""
+    """A sentence about flags, rewritten with the names that `hvdtune.run` has for them."""
     for name, (_, flag) in _ARGUMENTS.items():
         sentence = sentence.replace(flag, name)
     return sentence
 
 
 def settle(given: Mapping[str, tuple[str, Any]]) -> tuple[Options, list[str]]:
-    """The options, from {field: (as the user knows it, value)}, and what is to be told of them.
+    """The options, from {field: (name for the user, value)}, and sentences to tell the user.
 
-    Raises `LaunchError` for a maximum without anything that makes the job elastic.
+    Raises `LaunchError` if there is a maximum but nothing that makes the job elastic.
     """
     options = Options(**{field: value for field, (_, value) in given.items()})
     if options.is_elastic:
@@ -247,8 +247,8 @@ def settle(given: Mapping[str, tuple[str, Any]]) -> tuple[Options, list[str]]:
         return options, [f"{given['slots'][0]} has no effect: no script prints the hosts."]
     if options.max_np is not None:
         raise LaunchError(
-            f"{given['max_np'][0]} is for elastic jobs: give --min-np or --host-discovery-script, "
-            "too."
+            f"{given['max_np'][0]} is for elastic jobs: also give --min-np or "
+            "--host-discovery-script."
         )
     return Options(), [
         f"{name} has no effect: neither --min-np nor --host-discovery-script make the job elastic."
@@ -279,9 +279,9 @@ def limits(
 
 
 def check_heartbeat(seconds: float) -> None:
-    """Raise `KnobError` for a heartbeat that processes cannot keep."""
+    """Raise `KnobError` for a heartbeat that is too short for the processes."""
     if 0 < seconds < _BEAT_SECONDS:
         raise KnobError(
             f"HVDTUNE_ELASTIC_HEARTBEAT is {seconds:g}, which is not accepted: give "
-            f"{_BEAT_SECONDS:g} or more, as processes say once a second that they live, or 0."
+            f"{_BEAT_SECONDS:g} or more, as processes report once a second, or 0."
         )

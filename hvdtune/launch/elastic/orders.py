@@ -1,4 +1,4 @@
-"""What `Membership` has decided, until the driver takes it; and how processes are ended."""
+"""The decisions of `Membership` until the driver takes them; and how processes are ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GRACE_SECONDS = 30.0  # for processes that should end by themselves
 
 
 class Orders:
-    """Collects actions, in order, and remembers what has failed."""
+    """Collects actions, in order, and remembers failures."""
 
     def __init__(self) -> None:
         self.ended = False  # there is an `End`
@@ -18,12 +18,12 @@ class Orders:
         self._actions: list[Action] = []
 
     def take(self) -> list[Action]:
-        """What was decided since the last call."""
+        """The actions added since the last call."""
         actions, self._actions = self._actions, []
         return actions
 
     def add(self, action: Action) -> None:
-        """Decide one more."""
+        """Add one more action."""
         self._actions.append(action)
 
     def say(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Orders:
             self.add(Leave(process.identity, why))
 
     def end_overdue(self, process: Process, why: str) -> None:
-        """End a process that should have ended by itself: it has failed."""
+        """End a process that should have ended by itself; this counts as its failure."""
         process.failed = True
         self.failures.append(f"{process.name} was ended: {why}")
         self.end_process(process, why)
@@ -55,7 +55,7 @@ class Orders:
         self.add(Kill(process.identity))
 
     def end(self, status: int, text: str) -> None:
-        """End the job, unless that is decided already."""
+        """End the job, unless it has been ended already."""
         if self.ended:
             return
         self.ended = True

@@ -1,4 +1,4 @@
-"""A wait for slots: with a line every few seconds, and an end."""
+"""A wait for slots: a line every few seconds, and a time limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LINE_SECONDS = 10.0
 
 
 class Patience:
-    """How long the job has been short of slots, since it last had enough."""
+    """How long the job has been short of slots since it last had enough."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -15,9 +15,9 @@ class Patience:
         self.due: float | None = None  # when to call `wait` again; None outside a wait
 
     def wait(self, now: float, may_end: bool) -> str | None:
-        """The job waits, and gives up in the end if it `may_end`: return None if that is now.
+        """The job waits, and gives up in the end if it `may_end`: None means that it gives up now.
 
-        Otherwise the beginning of a line to say now, or "".
+        Otherwise returns the beginning of a line to say now, or "".
         """
         if self._end is None:
             self._end, self._next_line = now + self._seconds, now
@@ -31,7 +31,7 @@ class Patience:
         return line
 
     def stop(self) -> None:
-        """The job has enough."""
+        """The job has enough slots."""
         self._end = None
 
     def pause(self) -> None:

@@ -1,9 +1,10 @@
 """Which rank is where, in a generation of an elastic job.
 
 Ranks are grouped by host. The host with the oldest process comes first, and so does the oldest
-process of a host: the oldest of all is rank 0. Unlike those, a local rank is the number of the
-process's slot on its host, for life: a process has its GPU by it. So nobody has the local rank of a
-slot without a process, and the local size counts such a slot if one above it has a process.
+process of a host: the oldest of all is rank 0. The local rank, however, is the number of the
+process's slot on its host. It stays the same for life, because the process chooses its GPU by it.
+So no process has the local rank of an empty slot, and the local size counts an empty slot if a
+higher one has a process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hvdtune.launch.allocation.hosts import Slot
 
 
 def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
-    """Give processes their places; `seats` are (host, number), from the oldest process on.
+    """Give processes their places; `seats` are (host, number), the oldest process first.
 
     The result has the same order.
     """
@@ -43,9 +44,9 @@ def place(seats: Sequence[tuple[str, int]]) -> list[Slot]:
 def planned(
     others: Sequence[tuple[str, int]], seats: Sequence[tuple[str, int]], most: int
 ) -> list[Slot]:
-    """The slots that new processes at `seats` must expect beside the `others`, all older.
+    """The places that new processes at `seats` can expect besides the `others`, all older.
 
-    Of more than `most` processes the last are spares: each expects the last slot that there is.
+    If there are more than `most` processes, the last are spares: each expects the last place.
     """
     inside = [*others, *seats][:most]
     slots = place(inside)[len(others) :]

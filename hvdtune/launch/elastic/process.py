@@ -9,9 +9,9 @@ from hvdtune.core.driver import messages
 
 
 class State(Enum):
-    """How far a process is.
+    """A process's progress.
 
-    From each it can go to any that follows, and back to WAITING; from WAITING it goes back to
+    From each state it can go to any that follows, and back to WAITING; from WAITING it goes back to
     STARTING if it is told to prepare.
     """
 
@@ -20,7 +20,7 @@ class State(Enum):
     JOINING = auto()  # was told its place
     TRAINING = auto()  # has come together with the others of its generation
     LEAVING = auto()  # was told to leave
-    KILLED = auto()  # is no part of the job any more, but its end was not reported yet
+    KILLED = auto()  # no longer part of the job, but its end has not been reported yet
     GONE = auto()
 
 
@@ -40,14 +40,14 @@ class Process:
     state: State = State.STARTING
     reason: str = messages.START  # why it asked for a place
     generation: int = 0  # the last that it was placed in
-    joined: int = 0  # the last that it came together with
-    since: int | None = None  # the first that it was in and that all of its members joined
-    has_state: bool = False  # it has said so
-    function: str = ""  # the elastic function that has begun last; "": none has
-    finished: bool = False  # that has returned
+    joined: int = 0  # the last that it joined
+    since: int | None = None  # its first generation that all members joined
+    has_state: bool = False  # it has the job's state, as it said
+    function: str = ""  # the elastic function that it began last; "": none
+    finished: bool = False  # that function has returned
     is_named: bool = False  # the user knows that it waits in another function than the members
-    proved_at: float | None = None  # from when on a failure does not speak against its slot
-    ready_by: float | None = None  # others of its batch are, and wait so long for it
+    proved_at: float | None = None  # a failure after this time does not count against its slot
+    ready_by: float | None = None  # how long the ready processes of its batch wait for it
     failed: bool = False
 
     @property
@@ -62,7 +62,7 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether the job counts on it."""
+        """Whether it is still part of the job."""
         return self.state in _LIVING
 
     @property
@@ -72,6 +72,6 @@ class Process:
 
     @property
     def age(self) -> tuple[bool, float, int]:
-        """Sorts processes, those first that have had the job's state for longest."""
+        """A sort key: processes that have had the job's state for longest come first."""
         since = float("inf") if self.since is None else self.since
         return (not self.has_state, since, self.start_rank)

@@ -11,17 +11,17 @@ from hvdtune.launch.elastic.process import Process, State
 
 
 class Roster:
-    """What `Membership` knows, and questions about it.
+    """The knowledge of `Membership`, and questions about it.
 
-    Everybody who was placed in this generation is a member of it. Before the first, in generation
-    0, everybody is who was started.
+    Every process that was placed in this generation is a member of it. Before the first, in
+    generation 0, every process that was started is one.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.generation = 0
         self.hosts: dict[str, int] | None = None  # slots, oldest host first; None: no answer yet
-        self.processes: dict[str, Process] = {}  # whose end was not reported, oldest first
-        self.crew: list[Process] = []  # the members, in the order of ranks; the lost ones, too
+        self.processes: dict[str, Process] = {}  # not yet reported to have ended, oldest first
+        self.crew: list[Process] = []  # the members in the order of ranks, including lost ones
         self.trained = False  # a generation has come together
         self.most = limits.most or MOST_PROCESSES
         self._spares = limits.spares
@@ -37,37 +37,37 @@ class Roster:
     def carries(self, process: Process) -> bool:
         """Whether the process has the job's state, as far as the driver knows.
 
-        If some say that they have it, these; else whoever has been in a generation that came
-        together; before there is one, everybody.
+        If any processes have said so, it is those; otherwise those that were in a complete
+        generation; before there is one, all.
         """
         if any(one.has_state and one.lives for one in self.processes.values()):
             return process.lives and process.has_state
         return process.lives and (process.since is not None or not self.trained)
 
     def survivors(self) -> list[Process]:
-        """The members that live, in the order of their ranks."""
+        """The live members, in the order of their ranks."""
         return [member for member in self.crew if member.lives]
 
     def unplaced(self) -> list[Process]:
-        """Those that live and have no place in a generation, the oldest first."""
+        """The live processes without a place in a generation, the oldest first."""
         generation = self.generation or None
         return [
             one for one in self.processes.values() if one.generation != generation and one.lives
         ]
 
     def newcomers(self) -> list[Process]:
-        """Those that live and are no members, the oldest first."""
+        """The live processes that are no members, the oldest first."""
         return self.unplaced() if self.generation else []
 
     def function(self) -> str:
-        """The elastic function that all members that live are in; "" if there is none."""
+        """The elastic function that all live members are in; "" if there is none."""
         functions = {member.function for member in self.survivors()}
         return functions.pop() if len(functions) == 1 else ""
 
     def comers(self) -> list[Process]:
         """The newcomers that wait and can be in the next generation, the oldest first.
 
-        Once there is a state they must do what the members do.
+        Once there is a state, a newcomer must be in the function that the members are in.
         """
         found = [one for one in self.newcomers() if one.state is State.WAITING]
         if self.trained:
@@ -76,28 +76,28 @@ class Roster:
         return found
 
     def elsewhere(self) -> list[Process]:
-        """The newcomers that wait in another function than the one that all members are in."""
+        """The waiting newcomers that are in another function than all members."""
         if not self.trained or not (here := self.function()):
             return []
         waiting = [one for one in self.newcomers() if one.state is State.WAITING]
         return [one for one in waiting if one.function != here]
 
     def expected(self) -> list[Process]:
-        """Those that may be in the next generation."""
+        """The processes that may be in the next generation."""
         return [one for one in self.processes.values() if one.lives and self.has_slot(one)]
 
     def in_use(self) -> list[Host]:
-        """The slots of those that may be in the next generation, and not elsewhere meanwhile."""
+        """The slots of processes that may be in the next generation and are not `elsewhere`."""
         elsewhere = self.elsewhere()
         counts = Counter(process.host for process in self.expected() if process not in elsewhere)
         return [Host(name, count) for name, count in counts.items()]
 
     def room(self) -> int:
-        """How many more processes there may be; less than 0 if there are too many."""
+        """How many more processes there may be; negative if there are too many."""
         return self.most + self._spares - len(self.expected())
 
     def free_seats(self, excluded: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Slots without a process, as (host, number); not those that are excluded by name."""
+        """Slots without a process, as (host, number), except those excluded by name."""
         taken = {process.seat for process in self.processes.values()}
         for host, slots in (self.hosts or {}).items():
             if not excluded(host):

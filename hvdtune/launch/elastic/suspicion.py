@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-WINDOW = 40  # steps that a measurement looks back on
-_MOST_STEPS = 0.6  # of these, as many must wait for the same rank as a report asks for
+WINDOW = 40  # steps that a measurement covers
+_MOST_STEPS = 0.6  # in this share of them the same rank must be waited for, as in a report
 
 
 class Lateness(NamedTuple):
-    """What rank 0 has measured: see `hvdtune.core.driver.lateness`."""
+    """A measurement by rank 0: see `hvdtune.core.driver.lateness`."""
 
     ranks: tuple[int, ...]
     late_s: float
@@ -22,18 +22,18 @@ class Lateness(NamedTuple):
 class Suspicion:
     """Measurements of one generation, as long as they all name the same ranks.
 
-    What counts is the time that steps took, and not the time between measurements: nobody waits
-    for a rank while the job evaluates, or writes a checkpoint.
+    It counts the time that steps took, not the time between measurements: nobody waits for a rank
+    while the job evaluates or writes a checkpoint.
     """
 
     def __init__(self) -> None:
-        self.spared: tuple[int, ...] = ()  # late ranks that stay, as the user was told
+        self.spared: tuple[int, ...] = ()  # late ranks that stay, as the user has been told
         self._ranks: tuple[int, ...] = ()
         self._first = self._last = 0  # steps of the job at the first and the last measurement
         self._seconds = 0.0
 
     def note(self, found: Lateness) -> float:
-        """Take a measurement; seconds of steps through which its ranks were named, 0.0 if none.
+        """Take a measurement; return the seconds of steps that named its ranks, 0.0 if none.
 
         The steps of the first measurement do not count, so that a second one must confirm it with
         other steps.

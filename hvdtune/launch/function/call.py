@@ -1,7 +1,7 @@
 """Carrying out one call of `hvdtune.launch.function.call_site`: files, launcher, output, results.
 
-The function and the results travel in files without a name, which launcher and workers inherit:
-however the caller ends, nothing is left on the disk.
+The function and the results travel in unnamed files, which launcher and workers inherit: however
+the caller ends, nothing is left on the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hvdtune.launch.local.endings import signal_name
 class FunctionCall:
     """One call on all ranks.
 
-    `plan` is what `job` reads, less what this class adds: {"count": ranks, "hosts":
+    `plan` is what `job` reads, except for what this class adds: {"count": ranks, "hosts":
     [[name, slots], …], "executable": the workers' Python, "output_directory": path or None,
     "verbose": bool}. `call` is the pickled (function, args, kwargs), `environ` the workers'.
     """
@@ -36,10 +36,10 @@ class FunctionCall:
         self._environ = environ
 
     def results(self) -> list[Any]:
-        """Start the launcher, wait for its end, and return what the workers did, by rank.
+        """Start the launcher, wait for its end, and return the workers' results, by rank.
 
-        Raises RuntimeError when the job fails or a result cannot be read. Whatever is raised,
-        KeyboardInterrupt included: the workers have ended by then.
+        Raises RuntimeError if the job fails or a result cannot be read. When it raises anything,
+        including KeyboardInterrupt, the workers have ended.
         """
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(tempfile.TemporaryFile()) for _ in self._files()]
@@ -66,10 +66,10 @@ class FunctionCall:
                 stdout=stdout,
                 stderr=stderr,
                 pass_fds=descriptors,
-                # Ctrl-C must reach the job once: from here, not from the terminal too.
+                # Ctrl-C must reach the job once: from here, and not from the terminal as well.
                 start_new_session=True,
             )
-            # The launcher holds the other ends from now on.
+            # From now on the launcher holds the other ends.
             for stream in (stdout, stderr):
                 stream.close()
             try:
@@ -80,12 +80,12 @@ class FunctionCall:
 
 
 def _search_path() -> list[str]:
-    """Where the workers look for modules: as the caller, with relative folders made absolute."""
+    """Where workers look for modules: the caller's path, with relative folders made absolute."""
     return [os.path.abspath(entry) if entry else entry for entry in sys.path]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher as Ctrl-C does: the workers may save their state, once more ends that."""
+    """End the launcher as Ctrl-C does: workers may save their state, unless interrupted again."""
     while process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
@@ -110,7 +110,7 @@ def _result(rank: int, file: IO[bytes]) -> Any:
     try:
         return pickle.load(file)
     except Exception as error:
-        raise RuntimeError(f"What rank {rank} returned cannot be read here: {error}") from error
+        raise RuntimeError(f"The result of rank {rank} cannot be read here: {error}") from error
 
 
 # ---- output ----
@@ -120,8 +120,8 @@ def _result(rank: int, file: IO[bytes]) -> Any:
 def _streams() -> Iterator[list[IO[bytes]]]:
     """Files for the launcher's stdout and stderr that lead to sys.stdout and sys.stderr.
 
-    Notebooks and test tools put objects in their place that no process can write to: what the
-    workers print reaches those through a pipe and a thread.
+    Notebooks and test tools put objects there that no process can write to. For those, a pipe and
+    a thread pass on what the workers print.
     """
     files: list[IO[bytes]] = []
     threads = []
@@ -158,7 +158,7 @@ def _relay(stream: IO[str] | None) -> tuple[IO[bytes], threading.Thread]:
         with open(read_end, encoding="utf-8", errors="replace", newline="") as lines:
             for line in lines:
                 if stream is not None:
-                    # A stream that fails must not stop the workers, who wait for a reader.
+                    # A stream that fails must not block the workers, which need a reader.
                     with contextlib.suppress(Exception):
                         stream.write(line)
 

@@ -1,7 +1,7 @@
 """`hvdtune.run(function, num_proc=4)`: a Python function as a job, its results in rank order.
 
-This module checks the arguments. `call` starts a process of its own for the launcher (`job`), and
-that starts the workers (`worker`). Nobody imports the caller's script again, so it needs no `if
+This module checks the arguments. `call` starts a separate process for the launcher (`job`), which
+starts the workers (`worker`). No process imports the caller's script again, so it needs no `if
 __name__ == "__main__"`.
 """
 
@@ -41,22 +41,22 @@ def run(
     """Call `func(*args, **kwargs)` in `num_proc` processes; return what each returned, by rank.
 
     The signature is Horovod's. The workers are new Python processes with the caller's sys.path,
-    working directory and environment; what they print is passed on with their rank before each
-    line. The function, its arguments and its results are pickled by cloudpickle. Settings come
-    from the environment (HOROVOD_*).
+    working directory and environment; each line that they print is passed on with its rank before
+    it. The function, its arguments and its results are pickled by cloudpickle. Settings come from
+    the environment (HOROVOD_*).
 
-    With `min_num_proc` or `host_discovery_script` the job is elastic, as by the flags of `hvdtune
-    run` (HOROVOD_ELASTIC_TIMEOUT says how long it waits for slots). It then returns what the first
-    `min_num_proc` ranks returned that it had in the end.
+    With `min_num_proc` or `host_discovery_script` the job is elastic, as with the flags of `hvdtune
+    run` (HOROVOD_ELASTIC_TIMEOUT says how long it waits for slots). It then returns the results of
+    the first `min_num_proc` ranks that it had in the end.
 
     Args:
-        min_num_proc: the job goes on with so many processes; `num_proc` by default.
+        min_num_proc: fewest processes that the job goes on with; `num_proc` by default.
         max_num_proc: most processes; by default as many as there are slots.
-        slots: of hosts that the script prints without any; 1 by default.
+        slots: slots of hosts that the script prints without any; 1 by default.
         reset_limit: how often processes may come together anew.
         cooldown_range: shortest and longest time, in seconds, for which a host on which a process
-            failed gets no new one; by default it gets none any more.
-        host_discovery_script: a command for the shell that prints the hosts, "HOST:SLOTS" a line.
+            failed gets no new one; by default it never gets one again.
+        host_discovery_script: a command for the shell that prints a line "HOST:SLOTS" per host.
         hosts: "localhost:4", slots on each host; `hostfile` names a file that says the same.
         start_timeout: seconds until all ranks must have started.
         output_filename: directory for each worker's output, as --output-filename.
@@ -66,7 +66,7 @@ def run(
         np, min_np, max_np, network_interface: old names of num_proc, … (DeprecationWarning).
 
     Raises RuntimeError naming the first rank that failed, its exit code and its last lines;
-    ValueError for arguments that contradict each other or are not accepted; TypeError when `func`
+    ValueError for arguments that contradict each other or are not accepted; TypeError if `func`
     is not callable or the function or its arguments cannot be pickled. When it raises, all workers
     have ended.
     """
@@ -126,7 +126,7 @@ def _elastic(**arguments: Any) -> options.Options:
 def _elastic_plan(
     elastic: options.Options, count: int, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the launcher's process needs to know of an elastic job."""
+    """The elastic part of the plan for the launcher's process."""
     options.check_heartbeat(values["elastic_heartbeat"])
     try:
         limits = options.limits(elastic, count, values["elastic_timeout"], values["start_timeout"])
@@ -152,7 +152,7 @@ def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
 
 
 def _warn_of_unused(**arguments: Any) -> None:
-    """Horovod takes these without a word where they have nothing to do."""
+    """Warn about arguments without effect, which Horovod ignores silently."""
     why = {"mpi_args": "mpirun does not start the job"}
     for name, value in arguments.items():
         if value:
@@ -187,7 +187,7 @@ def _hosts(
         found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
     else:
         found = [host_lists.Host("localhost", count)]
-    # A file for each result is open here, and in the launcher beside the pipes.
+    # A file for each result is open here, and in the launcher besides its pipes.
     capacity.require_room(found, count, "num_proc", capacity.PIPES + 1, own_files=1)
     host_lists.require_local(host_lists.assign_ranks(found, count))
     return found

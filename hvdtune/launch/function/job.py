@@ -19,11 +19,11 @@ from hvdtune.launch.local.environment import without_place
 def main(words: Sequence[str]) -> int:
     """Run the job described by words[0], a JSON text; return the launcher's exit status.
 
-    The environment is the workers'. `descriptors` are files: the call to make, the place for the
-    reason of a failure, and the place for each rank's result.
+    The environment is the workers'. `descriptors` are files: the call to make, one for the reason
+    of a failure, and one for each rank's result.
     """
     plan = json.loads(words[0])
-    # The caller may be killed: then nobody waits for the results.
+    # If the caller is killed, nobody waits for the results.
     processes.die_with_parent(signal.SIGTERM, plan["parent"])
     call, explanation, *results = plan["descriptors"]
 

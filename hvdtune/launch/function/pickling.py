@@ -1,4 +1,4 @@
-"""How a function travels to the workers: cloudpickle, and the file that the code is from."""
+"""How a function travels to the workers: cloudpickle, and the name of the code's file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import cloudpickle
 def dumps(value: Any) -> bytes:
     """`value` pickled with the functions and classes of the caller's script; `pickle` reads it.
 
-    cloudpickle since 3.1.3 replaces the name of the file a function is from. Here it is kept: a
-    traceback of the function's, in a worker, shall name the caller's file and show its lines.
+    cloudpickle since 3.1.3 replaces the name of the file that a function is from. Here it is kept,
+    so that the function's traceback in a worker names the caller's file and shows its lines.
     """
     with io.BytesIO() as file:
         _Pickler(file).dump(value)
@@ -25,7 +25,7 @@ def dumps(value: Any) -> bytes:
 def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bytes:
     """The call `func(*args, **kwargs)`, pickled as (function, args, kwargs).
 
-    Raises TypeError when `func` is not callable, or something cannot be pickled.
+    Raises TypeError if `func` is not callable, or something cannot be pickled.
     """
     if not callable(func):
         raise TypeError(f"run() takes a function to call, not {func!r}")
@@ -39,7 +39,7 @@ def call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> by
 
 
 def _reduce_code(code: types.CodeType) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    if code is _make_code.__code__:  # hvdtune itself is to be pickled by value
+    if code is _make_code.__code__:  # true if hvdtune itself is pickled by value
         return cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
     make, parts = cloudpickle.CloudPickler.dispatch_table[types.CodeType](code)
     return _make_code, (make, parts, code.co_filename)

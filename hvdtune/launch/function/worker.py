@@ -17,7 +17,7 @@ def main(words: Sequence[str]) -> int:
 
     `words` are numbers of open files: the call, then one for each rank's result. Returns 1 after
     an exception, whose traceback goes to stderr. In an elastic job the rank is the one that the
-    process has in the end; if there is no file for it, nobody asks for its result. After the word
+    process has in the end; if there is no file for it, its result is not needed. After the word
     "--own" there is one file for the result of this process, whatever its rank.
     """
     own = words[0] == "--own"
@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
     call, *results = descriptors
     rank = _rank() if not _is_elastic() else None
     try:
-        # Through /proc: an open file's position is shared by all who inherited it.
+        # Through /proc: an open file's position is shared by all processes that inherited it.
         with open(f"/proc/self/fd/{call}", "rb") as file:
             path, arguments = pickle.load(file)
             alias = alias_folder(os.environ)
@@ -68,7 +68,7 @@ def _store(value: object, descriptor: int) -> int:
             cloudpickle.dump(value, file)
     except Exception as error:
         print(
-            f"What the function returned, a {type(value).__qualname__}, cannot be sent to the "
+            f"The function's result, a {type(value).__qualname__}, cannot be sent to the "
             f"caller: {_words(error)}",
             file=sys.stderr,
         )

@@ -1,5 +1,5 @@
 """Training jobs as objects of Kubernetes, for `hvdtune k8s`.
 
-`job` is what is asked for, whatever the object; `mpijob` and `trainjob` make the objects of
-Kubeflow's MPI Operator and Trainer. Knows no other room; no cluster is asked.
+`job` describes the job, whatever the object; `mpijob` and `trainjob` make the objects of
+Kubeflow's MPI Operator and Trainer. Knows no other room; no cluster is contacted.
 """

@@ -1,4 +1,4 @@
-"""What a job for Kubernetes consists of, whatever object it becomes.
+"""The parts of a job for Kubernetes that are the same in every object.
 
 The MPI Operator and the Trainer do the same for a job: pods that run sshd, a hostfile that names
 them, and a launcher pod that may log in to them and runs `hvdtune run`.
@@ -16,9 +16,9 @@ _NAME = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 _NAMESPACE = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _QUANTITY = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
-# Where both put it: a pod's name and its slots in each line.
+# Where both put the hostfile: a pod's name and its slots per line.
 HOSTFILE = "/etc/mpi/hostfile"
-# Those of the native module, which need not be there where a job is described.
+# The native module's limits; it may be missing where a job is described.
 MAX_RANKS = 1024
 MAX_RANKS_PER_HOST = 64
 
@@ -42,11 +42,11 @@ class Job(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """Of all pods."""
+        """The number of processes in all pods."""
         return self.workers * self.slots
 
     def metadata(self) -> dict[str, str]:
-        """Name and, where one is given, namespace."""
+        """The name and, if given, the namespace."""
         place = {"namespace": self.namespace} if self.namespace else {}
         return {"name": self.name, **place}
 
@@ -66,15 +66,15 @@ class Job(NamedTuple):
 
 
 def literal(text: str) -> str:
-    """A text of a command, or a variable's, as it has to be for Kubernetes not to change it: it
-    replaces `$(NAME)`, and two dollar signs by one."""
+    """A text of a command, or a variable's, escaped so that Kubernetes does not change it: it
+    replaces `$(NAME)`, and `$$` by `$`."""
     return text.replace("$", "$$")
 
 
 def launcher(job: Job, keys: str | None = None) -> dict[str, list[str]]:
     """`command` and `args` of the launcher pod: `hvdtune run`, which needs no MPI.
 
-    `keys` is the folder of a private key that others may read, which ssh does not take.
+    `keys` is the folder of a private key that others may read; ssh does not accept such a key.
     """
     words = ["-np", str(job.processes), "--hostfile", HOSTFILE, *map(literal, job.command)]
     if keys is None:
@@ -86,17 +86,17 @@ def launcher(job: Job, keys: str | None = None) -> dict[str, list[str]]:
 def ssh_server(keys: str | None = None) -> list[str]:
     """The command of a pod that the launcher pod logs in to.
 
-    Mounted keys lie in a folder that all may write to, which sshd minds in its strict mode. `keys`
-    is their folder, if it is not root's own.
+    The folder of mounted keys is writable for all, which sshd refuses in its strict mode. `keys`
+    is this folder, if it is not root's own.
     """
     words = ["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
     return words if keys is None else [*words, "-o", f"AuthorizedKeysFile={keys}/authorized_keys"]
 
 
 def check(job: Job, longest_name: int) -> None:
-    """Raise `LaunchError` for what Kubernetes, or a job's processes, would not take.
+    """Raise `LaunchError` for values that Kubernetes, or a job's processes, would not accept.
 
-    `longest_name` is so short that a pod's name, which begins with it, has 63 characters at most.
+    `longest_name` is short enough for pods' names, which begin with it, to have 63 characters.
     """
     if not re.fullmatch(_NAME, job.name) or len(job.name) > longest_name:
         raise LaunchError(
@@ -113,7 +113,7 @@ def check(job: Job, longest_name: int) -> None:
     for flag, quantity in (("--cpus", job.cpus), ("--memory", job.memory)):
         if quantity is not None and not re.fullmatch(_QUANTITY, quantity):
             raise LaunchError(
-                f"{flag} is {quantity!r}, which is not accepted: give a quantity of Kubernetes, "
+                f"{flag} is {quantity!r}, which is not accepted: give a Kubernetes quantity, "
                 "such as 4, 500m or 16Gi."
             )
     if job.slots > MAX_RANKS_PER_HOST:

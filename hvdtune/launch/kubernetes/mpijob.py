@@ -2,7 +2,7 @@
 
 Both start worker pods, write a hostfile, and start a launcher pod. In version v2beta1 workers run
 sshd, and the launcher runs `hvdtune run`. In version v1 workers sleep, and the launcher reaches
-them by `kubectl exec`, which gives a process no standard input: Open MPI's mpirun can do with that.
+them with `kubectl exec`, which gives a process no standard input: Open MPI's mpirun copes with it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hvdtune.launch.kubernetes.job import HOSTFILE, Job, check, launcher, litera
 
 VERSIONS = ("v2beta1", "v1")  # the usual one first
 LONGEST_NAME = 50  # NAME-worker-99999
-# What the operator writes hostfiles and keys for.
+# Where the operator puts hostfiles and keys.
 IMPLEMENTATIONS = {"openmpi": "OpenMPI", "intel": "Intel", "mpich": "MPICH"}
-# Names the pods that run, without slots. The operator writes it again when they change.
+# Prints the running pods, without slots. The operator rewrites it when they change.
 DISCOVERY = "/etc/mpi/discover_hosts.sh"
-# s that a pod which has failed is left out, at least and at most: another one may get its name.
+# Shortest and longest time, in s, without a failed pod: another may get its name.
 _COOLDOWN = ("10", "300")
 
 
@@ -28,7 +28,7 @@ def mpijob(
     implementation: str = "openmpi",
     pods: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """The MPIJob, ready for YAML. Raises `LaunchError` for what Kubernetes would not take.
+    """The MPIJob, ready for YAML. Raises `LaunchError` for values that Kubernetes would not accept.
 
     With `pods`, the fewest and the most that may train, the job is elastic.
     """
@@ -92,7 +92,7 @@ def _elastic(job: Job, version: str, fewest: int, most: int) -> dict[str, Any]:
 
 
 def _mpirun(job: Job) -> dict[str, list[str]]:
-    """What Open MPI 4 and 5 both take. 5 does not read the operator's variables."""
+    """The words that both Open MPI 4 and 5 accept. 5 does not read the operator's variables."""
     words = ["--allow-run-as-root", "--tag-output", "-np", str(job.processes)]
     words += ["--hostfile", HOSTFILE, "--mca", "plm_rsh_agent", "/etc/mpi/kubexec.sh"]
     words += ["--bind-to", "none", "--map-by", "slot"]

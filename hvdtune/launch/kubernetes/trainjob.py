@@ -1,8 +1,8 @@
 """A TrainJob of Kubeflow's Trainer, version 2, and the TrainingRuntime that it refers to.
 
-The runtime describes pods, the job what they run. The Trainer's MPI policy mounts a hostfile and
-keys, as the MPI Operator does. The pod that starts the others trains nothing itself
-(`runLauncherAsNode`): otherwise the Trainer would make one further pod at least.
+The runtime describes pods, the job the program that they run. The Trainer's MPI policy mounts a
+hostfile and keys, as the MPI Operator does. The pod that starts the others trains nothing itself
+(`runLauncherAsNode`): otherwise the Trainer would create at least one more pod.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ API = "trainer.kubeflow.org/v1alpha1"
 SSH_PORT = 22
 LONGEST_NAME = 44  # NAME-launcher-0-0-abcde
 _RUNTIME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
-# The Trainer lets the group read the private key, which root's ssh does not take where it is.
+# The Trainer lets the group read the private key, which root's ssh would refuse.
 KEYS = "/etc/mpi-ssh"
 
 
 def trainjob(job: Job, runtime: str | None = None) -> list[dict[str, Any]]:
-    """The objects, ready for YAML: the TrainJob, after a runtime of its own if none is named.
+    """The objects, ready for YAML: the TrainJob, after its own runtime if none is named.
 
     `runtime` is the name of a ClusterTrainingRuntime with an MPI policy. Raises `LaunchError` for
-    what Kubernetes would not take.
+    values that Kubernetes would not accept.
     """
     check(job, LONGEST_NAME)
     if runtime is not None and not re.fullmatch(_RUNTIME, runtime):
@@ -81,7 +81,7 @@ def _runtime(job: Job) -> dict[str, Any]:
     return {
         "apiVersion": API,
         "kind": "TrainingRuntime",
-        # Kubeflow's SDK lists no runtime without this label.
+        # Kubeflow's SDK lists only runtimes with this label.
         "metadata": {**job.metadata(), "labels": {"trainer.kubeflow.org/framework": "hvdtune"}},
         "spec": {
             "mlPolicy": {

@@ -10,9 +10,9 @@ from typing import NamedTuple
 class Failure(NamedTuple):
     """The worker whose end ends the job.
 
-    `code` is its exit code, or -N when signal N killed it. `last_lines` are the last lines it
-    wrote, both streams together. `loss` says, instead of an end, how it was lost sight of; `pid` is
-    0 where it is not known.
+    `code` is its exit code, or -N if signal N killed it. `last_lines` are the last lines it wrote,
+    both streams together. `loss`, if its end is unknown, says how the launcher lost it; `pid` is 0
+    if it is not known.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class Failure(NamedTuple):
         return self.loss or cause_of_end(self.code)
 
     def describe(self) -> str:
-        """The report printed when the job has ended; its last line has an end."""
+        """The report printed when the job has ended; it ends with a newline."""
         where = f"pid {self.pid} on {self.hostname}" if self.pid else f"on {self.hostname}"
         sentence = f"rank {self.rank} ({where}) {self.cause()}"
         if not self.last_lines:
@@ -57,7 +57,7 @@ def exit_status(code: int) -> int:
 
 
 def signal_name(number: int) -> str:
-    """ "SIGKILL" for 9; "signal 40" where there is no name."""
+    """ "SIGKILL" for 9; "signal 40" if it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

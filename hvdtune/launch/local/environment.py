@@ -20,20 +20,20 @@ _PLACE = {
 
 
 def job_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What all workers of a job share: the launcher's environment and the job's name and key.
+    """The variables that all workers share: the launcher's environment and the job's name and key.
 
-    `import horovod` is led to hvdtune by PYTHONPATH, unless HVDTUNE_PREFER_HOROVOD=1.
+    PYTHONPATH leads `import horovod` to hvdtune, unless HVDTUNE_PREFER_HOROVOD=1.
     """
     return {**base, **new_job(), "PYTHONUNBUFFERED": "1", **with_alias(base)}
 
 
 def new_job() -> dict[str, str]:
-    """The variables with a job's name, and with the key that admits to it: new ones each time."""
+    """The variables with a job's name and with the key that admits to it: new ones each time."""
     return {"HVDTUNE_JOB_ID": os.urandom(16).hex(), "HVDTUNE_SECRET": os.urandom(32).hex()}
 
 
 def alias_folder(environ: Mapping[str, str]) -> list[str]:
-    """What goes first on sys.path for `import horovod` to reach hvdtune, or nothing.
+    """The first entry of sys.path, with which `import horovod` reaches hvdtune, or nothing.
 
     Nothing with HVDTUNE_PREFER_HOROVOD=1.
     """
@@ -43,7 +43,7 @@ def alias_folder(environ: Mapping[str, str]) -> list[str]:
 
 
 def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
-    """The PYTHONPATH by which Python processes started with it find the alias first."""
+    """The PYTHONPATH with which Python processes find the alias first."""
     alias = alias_folder(environ)
     if not alias:
         return {}
@@ -53,7 +53,7 @@ def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_place(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that tell a process its place in some job of hvdtune's."""
+    """The variables without those that give a process its place in a job of hvdtune's."""
     return {name: value for name, value in environ.items() if name not in _PLACE}
 
 

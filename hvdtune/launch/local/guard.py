@@ -1,9 +1,9 @@
 """Two processes to run one job, so that either may be killed and nothing is left.
 
-The process the user started only waits and passes signals on; its child, in a process group of
-its own, runs the job. When the first is killed, the kernel sends the second SIGTERM and that ends
-the job. When the second is killed, its orphans fall to the first, which kills them. A third kind
-of death, both killed at the same moment, is left to the workers' own parent-death signal.
+The process that the user started only waits and passes signals on; its child, in a process group
+of its own, runs the job. If the first is killed, the kernel sends the second SIGTERM, which ends
+the job. If the second is killed, the first adopts its orphans and kills them. If both are killed
+at the same moment, the workers' own parent-death signal ends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdtune.launch.local import processes
 from hvdtune.launch.local.endings import exit_status, signal_name
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-# Passed on to the workers, as mpirun does: batch systems announce the end of a job by them.
+# Passed on to the workers, as mpirun does: batch systems announce the end of a job with them.
 FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -29,12 +29,12 @@ def guarded(job: Callable[[], int]) -> int:
 
     The caller must have a single thread and no other children. While this runs, SIGINT, SIGTERM,
     SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the child, which is expected to end soon
-    after one of the first four. Signals that are ignored stay so.
+    after one of the first four. Ignored signals stay ignored.
     """
     _open_standard_descriptors()
     _flush()
     processes.become_subreaper()
-    # Where it is ignored, children vanish without an exit status.
+    # If SIGCHLD is ignored, children vanish without an exit status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # A signal between the fork and the handlers' installation must not be lost.
     handled = (*ENDING_SIGNALS, *FORWARDED_SIGNALS)
@@ -67,7 +67,7 @@ def _run_job(job: Callable[[], int], parent: int) -> None:
     try:
         processes.die_with_parent(signal.SIGTERM, parent)
         processes.become_subreaper()
-        # Out of the terminal's foreground group, so that Ctrl-C comes once, from the parent; and
+        # Out of the terminal's foreground group, so that Ctrl-C arrives once, from the parent; and
         # still allowed to write to the terminal.
         os.setpgid(0, 0)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -83,7 +83,7 @@ def _run_job(job: Callable[[], int], parent: int) -> None:
 
 
 def _open_standard_descriptors() -> None:
-    """Fill what the caller closed (`>&-`), so that no pipe of ours takes the place of stdout."""
+    """Open descriptors that the caller closed (`>&-`), so that no pipe of ours becomes stdout."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Many processes' output on one console, line by line, each line saying whose it is.
+"""Many processes' output on one console, line by line, each with the name of its process.
 
 A line ends with "\\n", "\\r" (a progress bar shows at once) or "\\r\\n". Bytes pass through as
 they are: in UTF-8 no character contains a byte of a line's end, so cutting there cuts no
@@ -21,7 +21,7 @@ _INNER_LINE_END = rb"\r\n(?!\Z)|\r(?!\n|\Z)|\n(?!\Z)"
 
 
 class ConsoleClosedError(OSError):
-    """Nobody reads the launcher's output any more."""
+    """The reader of the launcher's output has gone."""
 
 
 class LinePrefixer:
@@ -36,7 +36,7 @@ class LinePrefixer:
         self._ended_in_cr = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take the stream's next bytes; return all lines now complete, with their prefixes."""
+        """Take the stream's next bytes; return all lines that are now complete, with prefixes."""
         head = b""
         if self._ended_in_cr and data.startswith(b"\n"):
             # The second half of "\r\n": its line has been passed on already.
@@ -52,7 +52,7 @@ class LinePrefixer:
         return head + self._prefixed(lines)
 
     def finish(self) -> bytes:
-        """Return the last line if it has no end; none is added."""
+        """Return the last line if it has no newline; none is added."""
         rest = b"".join(self._unfinished)
         self._unfinished = []
         return self._prefixed(rest) if rest else b""
@@ -67,21 +67,21 @@ class LinePrefixer:
 class Console:
     """The launcher's own stdout and stderr.
 
-    A reader that has stalled must not keep the job alive: once `give_up()` is true, what the
-    console does not take within a moment is dropped.
+    A stalled reader must not keep the job alive: once `give_up()` is true, output that the console
+    does not accept within a moment is dropped.
     """
 
     def __init__(self, give_up: Callable[[], bool]) -> None:
         self._give_up = give_up
-        # Where both are the same terminal or file, they share one position in the line.
+        # If both are the same terminal or file, they share one position in the line.
         same = _identity(1) == _identity(2)
         self._line_of = {1: 0, 2: 0 if same else 1}
         self._mid_line = [False, False]
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Write lines to descriptor 1 or 2, on a new line if somebody left one unfinished.
+        """Write lines to descriptor 1 or 2, on a new line if another process left one unfinished.
 
-        Raises `ConsoleClosedError` when the reader is gone, OSError for other failures.
+        Raises `ConsoleClosedError` if the reader is gone, OSError for other failures.
         """
         if not data:
             return
@@ -119,7 +119,7 @@ def _identity(descriptor: int) -> tuple[int, int] | int:
 class WorkerStream:
     """One worker's stdout or stderr: a pipe, a prefix, perhaps a file, and the last lines.
 
-    Without a `descriptor`, on another host, what was written comes by `take`. `name` is "stdout" or
+    Without a `descriptor`, for another host, `take` receives the output. `name` is "stdout" or
     "stderr". `file` receives what the console gets, prefix included. `tail` is shared by a worker's
     two streams and keeps their last lines, without prefix.
     """
@@ -152,7 +152,7 @@ class WorkerStream:
             os.set_blocking(descriptor, False)
 
     def read(self) -> tuple[bytes, bool]:
-        """Return (what to print, whether the stream goes on); never waits."""
+        """Return (what to print, whether the stream continues); never waits."""
         if self.descriptor is None:
             return b"", True
         try:
@@ -183,6 +183,6 @@ class WorkerStream:
         # Only the last lines matter, and a chunk may hold thousands.
         for line in lines.rstrip(b"\r\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]:
             if line.strip():
-                # Of a progress bar, the last state.
+                # Of a progress bar only the last state.
                 text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
                 self._tail.append(text)

@@ -1,7 +1,7 @@
-"""Parents, children and orphans: what Linux offers so that no process is left behind.
+"""Parents, children and orphans: the means of Linux to leave no process behind.
 
-A *subreaper* inherits the orphans among its descendants, so all of a job's processes stay its
-descendants, those that started a session of their own included. A *parent-death signal* reaches
+A *subreaper* inherits the orphans among its descendants. So all of a job's processes stay its
+descendants, including those that started a session of their own. A *parent-death signal* reaches
 a child when the thread that started it ends, however it ends.
 """
 
@@ -27,8 +27,8 @@ def become_subreaper() -> None:
 def die_with_parent(number: signal.Signals, parent: int) -> None:
     """Have the kernel send this process signal `number` when the thread that forked it ends.
 
-    `parent` is the parent's pid as known before the fork: a parent that ended before this call
-    sends nothing any more, so then this process ends at once.
+    `parent` is the parent's pid as known before the fork: if the parent ended before this call,
+    no signal comes any more, so this process ends at once.
     """
     _prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent:
@@ -53,7 +53,7 @@ def descendants(root: int) -> list[int]:
                 # The command, in parentheses, may itself contain blanks and ")".
                 state, parent = stat.read().rpartition(b")")[2].split()[:2]
         except OSError:
-            continue  # ended meanwhile
+            continue  # the process has ended
         children.setdefault(int(parent), []).append(int(entry))
         if state in (b"Z", b"X"):
             zombies.add(int(entry))
@@ -86,7 +86,7 @@ def kill_descendants(within_seconds: float = 2.0) -> None:
 
 
 def _has_children() -> bool:
-    """Whether there are any, ended or not; without, a subreaper has no descendants either."""
+    """Whether there are any, even ended ones; if not, a subreaper has no descendants either."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

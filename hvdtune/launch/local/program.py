@@ -1,4 +1,4 @@
-"""The program of a job, as its command line has it: what can be said before it is started."""
+"""The program of a job, as its command line has it: checks before it starts, and its errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvdtune.settings.spelling import nearest
 
 _PYTHON = re.compile(r"(python|pypy)[\d.]*t?")
 _SHELL = re.compile(r"(ba|da|k|z)?sh")
-#: Programs that start another one, which follows among their words.
+#: Programs that start another one, which is among the words after them.
 _WRAPPERS = {"env", "nice", "nohup", "numactl", "setsid", "stdbuf", "taskset", "time"}
 
 
@@ -38,7 +38,7 @@ def _is(pattern: re.Pattern[str], word: str) -> bool:
 def _reads_input(words: Sequence[str], *, enough: str, valued: str) -> bool:
     """Whether an interpreter's words name no program.
 
-    The letters `enough` are options after which none is needed, `valued` such with a value.
+    The letters `enough` are options with which no program is needed, `valued` those with a value.
     """
     rest = iter(words)
     for word in rest:
@@ -59,7 +59,7 @@ def _reads_input(words: Sequence[str], *, enough: str, valued: str) -> bool:
 
 
 def not_started(program: str, error: OSError) -> str:
-    """Why the kernel did not start a program, and what may have been meant."""
+    """Why the kernel did not start a program, and which one the user may have meant."""
     hint = ""
     if error.errno in (errno.EACCES, errno.ENOEXEC) and program.endswith(".py"):
         hint = f" Did you mean: python {program}?"

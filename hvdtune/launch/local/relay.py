@@ -1,4 +1,4 @@
-"""What a job's processes print, on its way to the console and to files."""
+"""The output of a job's processes on its way to the console and to files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hvdtune.launch.local.output import Console, ConsoleClosedError, WorkerStrea
 
 
 class Relay:
-    """Passes output on as it comes; the job's own sentences go the same way.
+    """Passes output on as it arrives; the job's own sentences use the same way.
 
-    `give_up` says whether the job is ending, so that a reader who has stalled is not waited for;
-    `closed` is called when nobody reads the console any more.
+    `give_up` says whether the job is ending, so that it does not wait for a stalled reader;
+    `closed` is called when the console's reader has gone.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Relay:
         try:
             self._console.write(descriptor, data)
         except ConsoleClosedError:
-            # As for any program whose reader goes away.
+            # As any program does if its reader has gone.
             self._closed()
         except OSError as error:
             # A full disk must not end a training.
@@ -66,7 +66,7 @@ class Relay:
         )
 
     def flush(self, stream: WorkerStream) -> None:
-        """Pass on what is there, and close the stream if it has ended."""
+        """Pass on what has been written, and close the stream if it has ended."""
         while not stream.closed:
             lines, goes_on = stream.read()
             self.print(stream, lines)
@@ -93,8 +93,8 @@ class Relay:
 def open_files(directory: str, name: str, setting: str) -> list[BinaryIO]:
     """The files directory/name/stdout and stderr, empty.
 
-    `setting` is what whoever asked for the job calls `directory`. Raises `LaunchError` when they
-    cannot be written.
+    `setting` is the caller's name for `directory`. Raises `LaunchError` if the files cannot be
+    written.
     """
     folder = os.path.join(directory, name)
     try:

@@ -1,4 +1,4 @@
-"""The signals that a job hears while it runs: noted, and told when it next looks."""
+"""The signals that a job receives while it runs: noted, and reported when it next looks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdtune.launch.local.guard import ENDING_SIGNALS, FORWARDED_SIGNALS
 
 
 class Signals:
-    """From now on each signal wakes `selector`; `noted` has those that wait to be dealt with.
+    """From now on each signal wakes `selector`; `noted` has those not dealt with yet.
 
     SIGCHLD wakes it as well.
     """
@@ -31,14 +31,14 @@ class Signals:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         handled = (*ENDING_SIGNALS, *FORWARDED_SIGNALS)
         signals = {n for n in handled if signal.getsignal(n) != signal.SIG_IGN}
-        signals.add(signal.SIGTERM)  # even if ignored: it tells us of our parent's death
+        signals.add(signal.SIGTERM)  # even if ignored: it reports our parent's death
         for number in signals:
             signal.signal(number, note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
     @property
     def ask_to_end(self) -> bool:
-        """Whether one of them is to end the job."""
+        """Whether one of them asks the job to end."""
         return any(number in ENDING_SIGNALS for number in self.noted)
 
 

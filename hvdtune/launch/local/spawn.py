@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from hvdtune.launch.local import processes
 from hvdtune.launch.local.program import not_started
 
-# What the machine, or what this user may have of it, is at an end.
+# Resources that the machine, or this user, may have run out of.
 _SHORTAGES = {
     errno.EAGAIN: "no more processes may be started (ulimit -u, or pids.max of the container)",
     errno.ENOMEM: "there is no memory left for another process",
@@ -52,7 +52,7 @@ def start_worker(
     `open_files` is its RLIMIT_NOFILE, if not the caller's. Raises `StartError`.
     """
     parent = os.getpid()
-    # Until init() handles it, the signal that starts a recording would end the rank.
+    # Until init() handles it, the signal that starts a recording would kill the rank.
     record_signal = getattr(signal, environment.get("HVDTUNE_TIMELINE_SIGNAL", ""), None)
 
     def in_child() -> None:
@@ -75,7 +75,7 @@ def start_worker(
             pass_fds=descriptors,
             preexec_fn=in_child,
         )
-    except subprocess.SubprocessError:  # in_child: the little it needs was not to be had
+    except subprocess.SubprocessError:  # in_child failed for lack of resources
         shortage = OSError(errno.ENOMEM, "")
     except OSError as error:
         if error.errno not in _SHORTAGES:

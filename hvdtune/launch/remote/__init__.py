@@ -1,4 +1,4 @@
-"""Other hosts: ssh, the agent there, what both send each other, and where ranks meet.
+"""Other hosts: ssh, the agent there, the messages between both, and where ranks meet.
 
 May know `allocation` and `local`.
 """

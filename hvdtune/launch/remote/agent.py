@@ -1,13 +1,13 @@
-"""The launcher's hand on another host: started by ssh, it starts the workers there.
+"""The launcher's agent on another host: ssh starts it, and it starts the workers there.
 
-`main(["facts"])` says what this host is, in one line. `main(["run"])` reads a START frame from
-stdin and then runs workers: their output and their ends go to stdout as frames (`frames`), signals
-come in. Everything a worker must not show on a command line, its environment and with it the job's
-secret, arrives in that frame. `main(["serve"])` first says what this host is, starts workers
-whenever it is told to, and stays when they have ended.
+`main(["facts"])` describes this host in one line. `main(["run"])` reads a START frame from stdin
+and then runs workers: it sends their output and their ends to stdout as frames (`frames`), and
+receives signals. That frame has everything that a worker must not show on a command line: its
+environment, and with it the job's secret. `main(["serve"])` first describes this host, starts
+workers whenever it is told to, and stays when they have ended.
 
-When stdin ends, the launcher or the connection is gone: the workers get SIGTERM and shortly after
-SIGKILL, whatever they started included. So they do when the agent is sent SIGTERM or SIGINT.
+When stdin ends, the launcher or the connection is gone: the workers, and all that they started,
+get SIGTERM and shortly afterwards SIGKILL. The same happens if the agent gets SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from hvdtune.launch.remote.identity import facts
 
 FACTS = "hvdtune facts: "
 GRACE_SECONDS = 1.0  # between SIGTERM and SIGKILL, once the launcher is gone
-DRAIN_SECONDS = 0.5  # for what descendants of ended workers still print
-# What the launcher has not taken yet; beyond that the workers have to wait with their output.
+DRAIN_SECONDS = 0.5  # for output from descendants of ended workers
+# Unsent bytes to the launcher; if there are more, workers have to wait with their output.
 _MOST_UNSENT = 4 * 2**20
-# A launcher's host that vanishes is noticed when what is sent to it is never taken.
+# If the launcher's host vanishes, this is noticed because nothing reads what is sent to it.
 _ALIVE_SECONDS = 15.0
 _MOST_READS = 64  # of a worker's pipe, once it has ended
 
@@ -63,7 +63,7 @@ class _Worker:
 
 
 class _Agent:
-    """Serves one connection. Must own its process: it collects every child there is."""
+    """Serves one connection. Must own its process, as it reaps every child there is."""
 
     def __init__(self, *, serves: bool) -> None:
         self._serves = serves
@@ -112,14 +112,14 @@ class _Agent:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # sshd sends it when the connection ends; stdin says so, too. Not ignored, or the workers
-        # would ignore it as well.
+        # sshd sends it when the connection ends; stdin ends as well. If it were ignored, the
+        # workers would ignore it too.
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
         def note(_number: int, _frame: object) -> None:
             self._told_to_end = True
 
-        # Whoever ends the agent by hand, or its host that is shut down, ends the workers.
+        # If a user ends the agent, or its host shuts down, the workers end too.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, note)
         self._selector.register(read_end, selectors.EVENT_READ)
@@ -141,7 +141,7 @@ class _Agent:
             return 0.0
         left = max(0.0, self._alive_at - time.monotonic())
         if self._deadline is None or time.monotonic() >= self._deadline:
-            return left  # past the deadline only what is unsent is waited for
+            return left  # past the deadline it only waits for unsent data
         return min(left, self._deadline - time.monotonic())
 
     # -- from the launcher --
@@ -194,7 +194,7 @@ class _Agent:
         """Have workers started: {"command": …, "directory": …, "shared": {…}, "places": {…}}.
 
         "shared" are variables of all workers, "places" those of each, by number. "descriptors" may
-        name open files of the agent's that its workers inherit.
+        name the agent's open files that its workers inherit.
         """
         environment = {**os.environ, **order["shared"]}
         environment.update(with_alias(environment))
@@ -210,7 +210,7 @@ class _Agent:
             self._waiting[number] = (command, {**environment, **place}, files)
 
     def _start_next(self) -> None:
-        """Start one worker: between two of them the agent hears what else there is."""
+        """Start one worker; between two workers the agent reads its other input."""
         if not self._waiting:
             return
         number = next(iter(self._waiting))
@@ -229,7 +229,7 @@ class _Agent:
                 continue  # an orphan of a worker's
             worker.process.returncode = code
             for descriptor in list(worker.pipes):
-                # A descendant may go on writing for ever.
+                # A descendant may write for ever.
                 for _ in range(_MOST_READS):
                     if not self._pass_on(worker, descriptor):
                         break
@@ -239,7 +239,7 @@ class _Agent:
                     os.killpg(pid, signal.SIGKILL)
 
     def _pass_on(self, worker: _Worker, descriptor: int) -> bool:
-        """Send on what is in a pipe; whether there may be more."""
+        """Send on the content of a pipe; return whether there may be more."""
         kind, pipe = worker.pipes[descriptor]
         try:
             data = os.read(descriptor, 65536)
@@ -261,7 +261,7 @@ class _Agent:
             self._unsent += encode(kind, number, payload)
 
     def _register_output(self) -> None:
-        """Wait for the launcher to take what is unsent; for workers' output only while it may grow.
+        """Wait for the launcher to take what is unsent; read workers' output only if there is room.
 
         What is in the pipes of a worker that ended is sent in any case.
         """

@@ -1,7 +1,7 @@
 """Before anything is started: can ssh reach every host, and what is there?
 
-Hosts are asked 32 at once, and again where that may help. What was found out is believed for an
-hour, unless --disable-cache.
+32 hosts are asked at once, and asked again if that may help. The answers are valid for an hour,
+unless --disable-cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AT_ONCE = 32  # connections
 _MOST_NAMED = 3  # hosts in an error
 _MOST_OUTPUT = 2**20
 
-# What ssh says, and what it means. Trying again helps against the rest.
+# Ssh's messages, and what they mean. Trying again may help against the rest.
 _REASONS = (
     (("Could not resolve hostname",), "no such host is known"),
     (
@@ -60,9 +60,9 @@ def check_hosts(
 ) -> dict[str, dict[str, Any]]:
     """The facts (see `hvdtune.launch.remote.identity.facts`) of every host, by name.
 
-    They are asked in groups, each of which has `timeout` seconds; after one with a host that cannot
-    be used no further is asked. `cache` is a file that may not exist, or None. Raises `LaunchError`
-    naming the hosts that cannot be used and why.
+    They are asked in groups, each of which has `timeout` seconds; after a group with an unusable
+    host no further group is asked. `cache` is a file that may not exist, or None. Raises
+    `LaunchError` naming the hosts that cannot be used and why.
     """
     known = _read_cache(cache, ssh)
     found = {name: known[name] for name in names if name in known}
@@ -150,7 +150,7 @@ def _ask(names: Sequence[str], ssh: Ssh, deadline: float) -> dict[str, _Attempt 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     parent = os.getpid()
     try:
-        # In a session of its own it has no terminal to ask anything on.
+        # In a session of its own it has no terminal to ask the user on.
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             bufsize=0, start_new_session=True,
@@ -171,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _facts(ended: _Attempt | None) -> dict[str, Any] | None:
-    """What the agent said, among whatever a login shell has printed."""
+    """The agent's answer, among whatever a login shell has printed."""
     for line in ended.stdout.splitlines() if ended else []:
         if line.startswith(FACTS):
             with contextlib.suppress(ValueError):
@@ -206,11 +206,11 @@ def _words(problems: Mapping[str, str]) -> str:
     return "; ".join([*named, *([f"and {more} more hosts cannot be used"] if more else [])]) + "."
 
 
-# ---- what was found out before ------------------------------------------------------------------
+# ---- the cache of facts -------------------------------------------------------------------------
 
 
 def cache_file(environ: Mapping[str, str]) -> Path | None:
-    """`hvdtune/hosts.json` in the user's cache folder; None where there is no home."""
+    """`hvdtune/hosts.json` in the user's cache folder; None if there is no home."""
     folder = environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(folder):
         return Path(folder, "hvdtune", "hosts.json")
@@ -273,7 +273,7 @@ def _write_cache(
         {"name": name, "key": _key(ssh, name), "time": now, "facts": facts}
         for name, facts in new.items()
     ]
-    # Without a cache the hosts are asked again, that is all.
+    # Without a cache the hosts are simply asked again.
     with contextlib.suppress(OSError):
         cache.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=cache.parent, prefix=cache.name)

@@ -16,7 +16,7 @@ from hvdtune.launch.local.output import LinePrefixer
 from hvdtune.launch.local.spawn import StartError
 from hvdtune.launch.remote.frames import Frame, FrameError, FrameReader, Kind, encode
 
-# Between a complaint and the end that it is the reason of.
+# Between a complaint and the end that it explains.
 _REASON_SECONDS = 3.0
 
 
@@ -29,7 +29,7 @@ class Connection:
 
     def __init__(self, hostname: str, command: Sequence[str]) -> None:
         self.hostname = hostname
-        self.is_silent = True  # nothing has come from the agent yet
+        self.is_silent = True  # nothing has arrived from the agent yet
         self._closed = False
         self._complaint = ""
         self._complained_at = 0.0
@@ -39,7 +39,7 @@ class Connection:
         parent = os.getpid()
 
         def in_child() -> None:
-            os.setsid()  # no terminal to ask anything on
+            os.setsid()  # no terminal to ask the user on
             processes.die_with_parent(signal.SIGKILL, parent)
 
         try:
@@ -59,7 +59,7 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The ssh client's."""
+        """The ssh client's pid."""
         return self._process.pid
 
     @property
@@ -73,7 +73,7 @@ class Connection:
         shared: Mapping[str, str],
         places: Mapping[int, Mapping[str, str]],
     ) -> None:
-        """Have the agent start workers, with the launcher's exportable variables.
+        """Tell the agent to start workers, with the launcher's exportable variables.
 
         `places` has each worker's own variables, by its number.
         """
@@ -102,14 +102,14 @@ class Connection:
         self._process.kill()
 
     def close(self) -> None:
-        """Nothing is sent and nothing heard any more, but for complaints."""
+        """Send and read nothing any more, except complaints."""
         self._closed = True
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
 
     def pump(self) -> None:
-        """Send what the connection takes."""
+        """Send what the connection accepts."""
         if self._closed:
             self._unsent.clear()
         try:
@@ -118,10 +118,10 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # its end is seen where it is read
+            self._unsent.clear()  # `frames` notices the end
 
     def frames(self) -> list[Frame] | None:
-        """What has come from the agent; None at the end."""
+        """The frames that have arrived from the agent; None at the end."""
         try:
             data = os.read(self.output, 65536)
         except BlockingIOError:
@@ -132,11 +132,11 @@ class Connection:
         try:
             return list(self._reader.feed(data))
         except FrameError as error:
-            self.complain(f"what came from the host is not the agent's: {error}")
+            self.complain(f"the host's output is not the agent's: {error}")
             return None
 
     def complaints(self) -> tuple[bytes, bool]:
-        """What ssh and the agent say on stderr, for the launcher's; whether that goes on."""
+        """New stderr of ssh and the agent, for the launcher's; and whether there may be more."""
         try:
             data = os.read(self.errors, 65536)
         except BlockingIOError:
@@ -148,17 +148,17 @@ class Connection:
         return lines, bool(data)
 
     def complain(self, sentence: str) -> None:
-        """Note what may be the reason if the connection ends now."""
+        """Note a sentence that explains the end of the connection, if it ends now."""
         self._complaint, self._complained_at = sentence, time.monotonic()
 
     @property
     def said(self) -> str:
-        """What was said last, however long ago; "" if nothing."""
+        """The last complaint, however old; "" if there is none."""
         return self._complaint.rstrip(".")
 
     @property
     def last_complaint(self) -> str:
-        """What was said a moment ago, or ""; what was said long ago is no reason any more."""
+        """A complaint of a moment ago, or ""; an older one does not explain an end."""
         fresh = time.monotonic() - self._complained_at < _REASON_SECONDS
         return self._complaint.rstrip(".") if fresh else ""
 

@@ -1,8 +1,8 @@
-"""What launcher and agent send each other over ssh: frames of (kind, number, bytes).
+"""The messages between launcher and agent over ssh: frames of (kind, number, bytes).
 
 A frame is a header (length of the payload: 4 bytes; kind: 1 byte; the worker's number in the job:
 4 bytes; big-endian) and its payload. A login shell may print something before the agent runs, so
-what the agent sends begins with `MARK`, and whatever comes before that is not looked at.
+the agent's output begins with `MARK`, and everything before it is ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _HEADER = struct.Struct(">IBI")
 
 
 class Kind(enum.IntEnum):
-    """What a frame means."""
+    """The meaning of a frame."""
 
-    START = 1  # to the agent, now and later: JSON, what to start (see `remote.agent`)
+    START = 1  # to the agent, at first and later: JSON, what to start (see `remote.agent`)
     SIGNAL = 2  # to the agent: send the worker the signal whose number is the payload's text
     SIGNAL_GROUP = 3  # the same for the worker's process group
     STARTED = 4  # from the agent: the worker runs; its pid
-    STDOUT = 5  # what it has printed
+    STDOUT = 5  # the worker's output
     STDERR = 6
     EXIT = 7  # it has ended: its exit code, or -N for signal N. All its output has been sent
     NOT_STARTED = 8  # "126 …" or "127 …": exit status, and why
-    ALIVE = 9  # from the agent, now and then: if nobody takes it, the connection ends
-    FACTS = 10  # from an agent that serves, first of all: JSON (see `remote.identity.facts`)
-    RESULT = 11  # from a Spark task: a part of what the function has returned
+    ALIVE = 9  # from the agent, now and then: if nobody reads it, the connection ends
+    FACTS = 10  # from an agent that serves, as its first frame: JSON (see `remote.identity.facts`)
+    RESULT = 11  # from a Spark task: a part of the function's result
 
 
 class Frame(NamedTuple):
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class FrameError(ValueError):
-    """What arrives is no sequence of frames."""
+    """The data that arrived is no sequence of frames."""
 
 
 def encode(kind: Kind, number: int, payload: bytes = b"") -> bytes:
@@ -53,7 +53,7 @@ def encode(kind: Kind, number: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Makes frames of a stream of bytes, however it is cut.
+    """Makes frames of a stream of bytes, in whatever pieces it arrives.
 
     With `after_mark`, everything up to the first `MARK` is skipped.
     """
@@ -65,8 +65,8 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take the next bytes; return the frames that are now complete.
 
-        Raises `FrameError` for a frame that is too long or of no known kind, and when no mark
-        comes.
+        Raises `FrameError` for a frame that is too long or of no known kind, and if the mark is
+        missing.
         """
         self._data += data
         if self._waits_for_mark and not self._find_mark():

@@ -1,8 +1,7 @@
-"""Which machine this is: what decides whether processes can share memory.
+"""The identity of this machine, which decides whether processes can share memory.
 
-Ranks meet at a Unix socket whose name belongs to a network namespace, so two processes are on the
-same machine, as far as a job is concerned, when kernel, network namespace and hostname are the
-same, and so is the user.
+Ranks meet at a Unix socket whose name belongs to a network namespace. So for a job two processes
+are on the same machine if kernel, network namespace, hostname and user are the same.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from hvdtune.version import __version__
 
 
 def facts() -> dict[str, Any]:
-    """This host as another needs to know it, ready for JSON.
+    """The description of this host for others, ready for JSON.
 
     "machine" is equal on hosts that are the same machine; "interfaces" are the names of the
-    network interfaces, "addresses" an address of each that has one. Of a host that was reached by
-    ssh, "ssh_to" is the address by which, and "ssh_from" that of whoever has come.
+    network interfaces, "addresses" an address of each that has one. If this host was reached over
+    ssh, "ssh_to" is the address that the client used, and "ssh_from" the client's own.
     """
     # Client's address and port, this host's address and port.
     connection = os.environ.get("SSH_CONNECTION", "").split()

@@ -31,10 +31,10 @@ def require_interfaces(
 
 
 def loopback_interfaces() -> Sequence[str]:
-    """The interfaces that carry 127.0.0.1: what a job on this host alone uses."""
+    """The interfaces that carry 127.0.0.1, which a job on this host alone uses."""
     return [name for name in present_interfaces() if ipv4_address(name) == _LOOPBACK]
 
 
 def addresses() -> dict[str, str]:
-    """An address of each interface that has one: the first of IPv4, or else of IPv6."""
+    """An address of each interface that has one: the first IPv4 address, otherwise IPv6."""
     return addresses_of(present_interfaces())

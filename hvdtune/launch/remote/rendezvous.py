@@ -21,10 +21,11 @@ def over_ssh(
 ) -> dict[str, str]:
     """The variables that lead to rank 0, which is on the first of `hosts`.
 
-    `own` and `found` are what is known of this host and of the others (see
-    `hvdtune.launch.remote.identity.facts`). Without `interfaces` the way is the one that ssh takes.
+    `own` and `found` are the facts about this host and about the others (see
+    `hvdtune.launch.remote.identity.facts`). Without `interfaces` the connection that ssh uses
+    decides.
 
-    Raises `LaunchError` where none of the interfaces has an address on rank 0's host that other
+    Raises `LaunchError` if none of the interfaces has an address on rank 0's host that other
     hosts can use.
     """
     first = hosts[0]
@@ -39,7 +40,7 @@ def over_ssh(
                 "address that other hosts can use."
             )
     elif local:
-        # As another host sees this one, if that is no gateway's address.
+        # As another host sees this one, unless that is a gateway's address.
         seen = (f["ssh_from"] for f in found.values() if f.get("ssh_from"))
         address = next(filter(is_local, seen), "") or own_address_towards(next(iter(found)))
     else:
@@ -48,9 +49,9 @@ def over_ssh(
 
 
 def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False) -> dict[str, str]:
-    """The same for a job that mpirun or jsrun starts, of whose hosts only the names are known.
+    """The same for a job that mpirun or jsrun starts: only the names of its hosts are known.
 
-    Nothing for a job on one host. In a `dry` run only the variables' names are true.
+    Nothing for a job on one host. In a `dry` run only the variables' names are right.
     """
     others = [name for name in hosts if not is_local(name)]
     if not others or len(set(hosts)) == 1:
@@ -63,7 +64,7 @@ def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False)
 
 
 def variables(address: str, port: int, interfaces: Sequence[str]) -> dict[str, str]:
-    """What workers read; see `hvdtune.core.libraries.network`."""
+    """The variables for workers; see `hvdtune.core.libraries.network`."""
     chosen = {"HOROVOD_GLOO_IFACE": ",".join(interfaces)} if interfaces else {}
     return {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -94,7 +95,7 @@ def own_address_towards(other: str) -> str:
 
 
 def free_port(address: str) -> int:
-    """One of this host's that nobody uses, and that no outgoing connection will be given."""
+    """A port of this host's that is unused and that no outgoing connection will be given."""
     import socket
 
     port = _some_port()
@@ -109,7 +110,7 @@ def free_port(address: str) -> int:
 
 
 def _some_port() -> int:
-    """On another host; the engine says so where it is taken."""
+    """A port on another host; the engine reports it if the port is taken."""
     import secrets
 
     return FIRST_PORT + secrets.randbelow(PORTS)

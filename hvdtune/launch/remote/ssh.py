@@ -1,4 +1,4 @@
-"""The commands by which other hosts are reached: ssh's, or those of LSF's blaunch."""
+"""The commands that reach other hosts: ssh's, or those of LSF's blaunch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hvdtune.bootstrap import python_command
 from hvdtune.launch.errors import LaunchError
 
 CONNECT_SECONDS = 10
-# LSF's, for hosts that let nobody in by ssh. It stands in for rsh and has none of ssh's options.
+# LSF's, for hosts that refuse ssh. It replaces rsh and has none of ssh's options.
 _BLAUNCH = "blaunch"
-# A host that vanishes without a word is noticed after four of these.
+# A host that vanishes silently is noticed after four of these.
 _ALIVE_SECONDS = 15
 
 # The Python of the launcher, at the same place, or else whatever the host has.
@@ -38,8 +38,8 @@ class Ssh(NamedTuple):
     def reach(self, host: str, command: str) -> list[str]:
         """The words that run a shell's command on a host.
 
-        ssh never asks for anything. Raises `LaunchError` if `program` cannot be split, or is LSF's
-        blaunch and there are a port or a key, which that does not have.
+        ssh never asks the user anything. Raises `LaunchError` if `program` cannot be split, or is
+        LSF's blaunch, which has no option for a port or a key, and one is given.
         """
         try:
             program = shlex.split(self.program)
@@ -68,7 +68,7 @@ def _agent(mode: str) -> str:
 
 
 def _without_traceback(code: str) -> str:
-    """The same in one line; a Python that does not have hvdtune says so in one line, status 3."""
+    """The code in one line; if hvdtune cannot be imported, it says so in one line, status 3."""
     words = "hvdtune cannot be imported by {}: {}"
     guarded = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""What carries out an elastic job's decisions, with processes, connections and a clock.
+"""The part that carries out an elastic job's decisions, with processes, connections and a clock.
 
 May know `membership` and the files around it, and what starts workers here and on other hosts.
 """

@@ -1,7 +1,7 @@
-"""The driver's connections to the processes of its job: who they are, what they say, their silence.
+"""The driver's connections to its job's processes: their identities, messages and silence.
 
-Whoever connects has some seconds to prove that it knows the job's secret; until then nothing of it
-is kept but a few bytes, and nobody waits for it. See `hvdtune.core.driver.messages`.
+A client that connects has some seconds to prove that it knows the job's secret. Until then the
+driver keeps only a few bytes of it and waits for nothing. See `hvdtune.core.driver.messages`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hvdtune.core.driver import messages
 from hvdtune.core.driver.messages import Message
 
 INTRODUCTION_SECONDS = 10.0
-# At a time; one more, and the oldest is dropped.
+# At a time; one more, and the oldest connection is dropped.
 _MOST_STRANGERS = 256
 _MOST_OF_STRANGERS = 4096  # bytes
-# What a process has not taken yet.
+# Unsent bytes to a process.
 _MOST_UNSENT = 2**20
 _UNANSWERED_MS = 20_000
 
@@ -32,7 +32,7 @@ Hear = Callable[[str, Message], None]
 
 
 class _Peer:
-    """One connection; `identity` is "" until it has proved whose it is."""
+    """One connection; `identity` is "" until the other end has proved it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -47,8 +47,7 @@ class _Peer:
 class Control:
     """Serves the connections in `selector`, whose keys' data are called when they are ready.
 
-    `hear` is called with the identity of a process and what it says, after it was announced by
-    `expect`.
+    `hear` is called with a process's identity and message, once `expect` has announced the process.
     """
 
     def __init__(self, selector: selectors.BaseSelector, secret: str, hear: Hear) -> None:
@@ -58,13 +57,13 @@ class Control:
         self._listeners: list[socket.socket] = []
         self._strangers: list[_Peer] = []  # the oldest first
         self._peers: dict[str, _Peer] = {}  # by identity
-        self._expected: dict[str, int] = {}  # the pid of who has this identity; 0: nobody yet
+        self._expected: dict[str, int] = {}  # by identity, the process's pid; 0: not connected yet
         self._heard_at: dict[str, float] = {}
 
     def listen(self, address: str) -> int:
-        """Accept connections at an address of this host's, "" for all; return the port.
+        """Accept connections at an address of this host, "" for all; return the port.
 
-        Raises OSError where that is impossible.
+        Raises OSError if that is impossible.
         """
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -85,7 +84,7 @@ class Control:
         self._expected[identity] = 0
 
     def forget(self, identity: str) -> None:
-        """It has ended."""
+        """The process with this identity has ended."""
         self._expected.pop(identity, None)
         self._heard_at.pop(identity, None)
         peer = self._peers.pop(identity, None)
@@ -93,25 +92,25 @@ class Control:
             self._close(peer)
 
     def send(self, identity: str, kind: str, **fields: Any) -> None:
-        """Tell a process something; nothing happens if it is not connected any more."""
+        """Tell a process something; does nothing if it is no longer connected."""
         peer = self._peers.get(identity)
         if peer is not None:
             peer.unsent += messages.encode(kind, **fields)
             self._pump(peer)
 
     def silent(self, seconds: float, now: float) -> list[str]:
-        """Those that have connected and said nothing for so long; each is named once."""
+        """Connected processes that have been silent for this long; each is named once."""
         found = [name for name, heard in self._heard_at.items() if now - heard >= seconds]
         for identity in found:
             del self._heard_at[identity]
         return found
 
     def silence_due(self, seconds: float) -> float | None:
-        """When `silent` may next find somebody."""
+        """When `silent` may next find a process."""
         return min(self._heard_at.values()) + seconds if self._heard_at else None
 
     def excuse(self, seconds: float) -> None:
-        """Nobody could be heard for so long: do not hold it against them."""
+        """The driver could hear nothing for so long: do not count that time as silence."""
         self._heard_at = {name: heard + seconds for name, heard in self._heard_at.items()}
 
     def drop_strangers(self, now: float) -> None:
@@ -124,7 +123,7 @@ class Control:
         return self._strangers[0].until if self._strangers else None
 
     def hear_last_words(self, identity: str) -> None:
-        """Take what a process said before it ended."""
+        """Take the messages that a process sent before it ended."""
         peer = self._peers.get(identity)
         while peer is not None and self._peers.get(identity) is peer:
             before = peer.received
@@ -165,7 +164,7 @@ class Control:
             self._drop(self._strangers[0])
 
     def _serve(self, peer: _Peer) -> None:
-        """What the selector calls: take what has come, send what is unsent."""
+        """Called by the selector: read what has arrived, send what is unsent."""
         if peer.socket.fileno() < 0:
             return  # closed a moment ago
         self._pump(peer)
@@ -198,7 +197,7 @@ class Control:
             self._hear(peer.identity, message)
 
     def _introduce(self, peer: _Peer, message: Message) -> None:
-        """Accept who proves to be a process of the job; raise ValueError for others."""
+        """Accept a client that proves to be a process of the job; raise ValueError for others."""
         identity, nonce, pid = message.get("id"), message.get("nonce"), message.get("pid")
         if message["kind"] != "hello" or not isinstance(identity, str) or not nonce:
             raise ValueError("no introduction")
@@ -222,7 +221,7 @@ class Control:
         self._pump(peer)
 
     def _pump(self, peer: _Peer) -> None:
-        """Send what the connection takes; it is closed if the other end takes nothing any more."""
+        """Send what the connection accepts; close it if the other end accepts nothing any more."""
         try:
             while peer.unsent:
                 del peer.unsent[: peer.socket.send(peer.unsent)]
@@ -240,7 +239,7 @@ class Control:
             self._selector.modify(peer.socket, events, key.data)
 
     def _drop(self, peer: _Peer) -> None:
-        """A connection is at its end. If it was a process's, its silence shows in time."""
+        """A connection has ended. If it was a process's, the process soon counts as silent."""
         if peer in self._strangers:
             self._strangers.remove(peer)
         if self._peers.get(peer.identity) is peer:

@@ -1,7 +1,7 @@
 """The driver of an elastic job: tells `Membership` what happens, and does what it decides.
 
-It belongs to one thread, that of its `selector`. Who starts processes, and where hosts come from,
-is not its business: `hvdtune run` has `processes` and a discovery script, others have their own.
+It belongs to one thread, that of its `selector`. It neither starts processes nor looks for hosts:
+`hvdtune run` has `processes` and a discovery script for that, others have their own.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from hvdtune.launch.elastic.suspicion import Lateness
 from hvdtune.launch.local.environment import place
 
 _LOOPBACK = "127.0.0.1"
-# A driver that comes so much later than it meant to has heard nobody meanwhile.
+# If the driver wakes up this much later than planned, it has heard nothing in between.
 _LATE_SECONDS = 1.0
 _MEASURE_SECONDS = 1.0  # between questions to rank 0
 _MEETING = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GLOO_IFACE")
 
 
 class Starter(Protocol):
-    """Starts and ends the job's processes, and tells the driver of it.
+    """Starts and ends the job's processes, and tells the driver about it.
 
-    For each `start` it calls, in time, `Driver.not_started` or, when the process has ended,
+    For each `start` it later calls `Driver.not_started` or, when the process has ended,
     `Driver.exited`. No call waits for anything.
     """
 
@@ -55,9 +55,9 @@ class Starter(Protocol):
         """End a process; `at_once`, without SIGTERM first: it does not answer."""
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """The variables by which ranks on these hosts meet, rank 0's host first.
+        """The variables with which ranks on these hosts meet, rank 0's host first.
 
-        They are HOROVOD_GLOO_RENDEZVOUS_ADDR and …_PORT, which is another one each time, and
+        They are HOROVOD_GLOO_RENDEZVOUS_ADDR and …_PORT, with another port each time, and
         perhaps HOROVOD_GLOO_IFACE; none if all are on one machine.
         """
 
@@ -102,18 +102,18 @@ class Driver:
             os.set_blocking(end, False)
         selector.register(self._wakeup, selectors.EVENT_READ, self._take_posted)
 
-    # ---- what happens ----------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def hosts(self, found: Sequence[Host]) -> None:
-        """Discovery has answered."""
+        """Discovery has found these hosts."""
         self._do(self._membership.hosts(found, time.monotonic()))
 
     def discovery_failed(self, why: str) -> None:
-        """Discovery has not answered; `why` is a sentence."""
+        """Discovery gave no answer; `why` is a sentence."""
         self._do(self._membership.discovery_failed(why, time.monotonic()))
 
     def not_started(self, identity: str, why: str) -> None:
-        """A process could not be started, because of `why`, the end of a sentence."""
+        """A process could not be started; `why` is the end of a sentence."""
         self._control.forget(identity)
         self._do(self._membership.not_started(identity, why, time.monotonic()))
 
@@ -136,7 +136,7 @@ class Driver:
             self._posted.popleft()()
 
     def _hear(self, identity: str, message: Message) -> None:
-        """What a process says. Raises ValueError for what it cannot mean."""
+        """A process's message. Raises ValueError if the message makes no sense."""
         now, kind, member = time.monotonic(), message["kind"], self._membership
         try:
             if kind == "ready":
@@ -164,7 +164,7 @@ class Driver:
     # ---- the loop --------------------------------------------------------------------------------
 
     def run(self) -> End:
-        """Carry on until the job has ended, if the caller waits for nothing else."""
+        """Run until the job has ended, for a caller that waits for nothing else."""
         while self.end is None:
             due = self.next_due()
             left = None if due is None else max(0.0, due - time.monotonic())
@@ -203,7 +203,7 @@ class Driver:
                 self._control.send(rank0, "measure")
 
     def stop(self) -> None:
-        """Decide nothing any more: the job is ended from outside."""
+        """Make no more decisions: the job is ended from outside."""
         self._is_stopped = True
         self._queue.clear()
 
@@ -214,13 +214,13 @@ class Driver:
         os.close(self._wakeup)
         os.close(self._waker)
 
-    # ---- what is to be done ----------------------------------------------------------------------
+    # ---- actions ---------------------------------------------------------------------------------
 
     def variables(self, order: Start, address: str = _LOOPBACK, at: str = "") -> dict[str, str]:
-        """What a process that is to be started has in its environment, beside the job's variables.
+        """The variables that a process gets when it starts, besides those of the job.
 
-        `address` is how it reaches this host; the driver then listens at `at`, everywhere if "",
-        but for processes here, where 127.0.0.1 is enough. Raises OSError if it cannot.
+        `address` is how it reaches this host. The driver then listens at `at`, which is "" for all
+        addresses; processes on this host use 127.0.0.1. Raises OSError if it cannot listen.
         """
         at = _LOOPBACK if address == _LOOPBACK else at
         port = self._ports.get(at)
@@ -234,7 +234,7 @@ class Driver:
         }
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Carry actions out in their order; what follows from them comes after them."""
+        """Carry out the actions in their order, and then those that follow from them."""
         if self._is_stopped:
             return
         self._queue += actions

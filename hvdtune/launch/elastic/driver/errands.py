@@ -1,6 +1,6 @@
-"""Short programs that run beside the job: its discovery script, health checks, look-ups of names.
+"""Short programs that run alongside the job: discovery script, health checks, look-ups of names.
 
-None of them can hold the job up: their output is read as it comes, and they have a deadline.
+None can block the job: their output is read as it arrives, and each has a deadline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdtune.launch.local.output import LinePrefixer
 from hvdtune.launch.local.relay import Relay
 from hvdtune.launch.local.spawn import StartError
 
-# What an errand has started may hold its pipes; they are read for so long after its end.
+# Processes started by an errand may hold its pipes; they are read for this long after its end.
 _DRAIN_SECONDS = 0.2
 _MOST_OUTPUT = 16 * 2**20
 
@@ -46,14 +46,14 @@ class _Errand:
         self.seconds = seconds
         self.done = done
         self.due = time.monotonic() + seconds
-        self.ended = ""  # why it was ended before its own end
+        self.ended = ""  # why it was killed before it ended by itself
         self.code: int | None = None
         self.pipes = {1: process.stdout, 2: process.stderr}
         self.output = bytearray()
         self.said = ""
 
     def end(self, why: str) -> None:
-        """Kill it; `why` says so in a sentence that begins with its name."""
+        """Kill it; `why` ends a sentence that begins with its name."""
         self.ended = self.ended or why
         self.due = time.monotonic() + self.seconds
         self.output.clear()
@@ -62,7 +62,7 @@ class _Errand:
 
 
 class Errands:
-    """Runs errands in `selector`; what they say on stderr goes to the console by `relay`."""
+    """Runs errands in `selector`; `relay` passes their stderr to the console."""
 
     def __init__(self, selector: selectors.BaseSelector, relay: Relay) -> None:
         self._selector = selector
@@ -80,7 +80,7 @@ class Errands:
     ) -> None:
         """Start a command; `done` is called later, when it has ended or its time is over.
 
-        `name` stands before what it says on stderr.
+        `name` precedes each line of its stderr.
         """
         parent = os.getpid()
 
@@ -109,7 +109,7 @@ class Errands:
             )
 
     def collect(self, pid: int, code: int) -> None:
-        """A child has ended that may be one of them."""
+        """A child has ended, perhaps an errand."""
         errand = self._running.get(pid)
         if errand is not None:
             errand.process.returncode = errand.code = code
@@ -122,7 +122,7 @@ class Errands:
         return min((errand.due for errand in self._running.values()), default=None)
 
     def advance(self, now: float) -> None:
-        """End those whose time is over; call `done` of those that have ended."""
+        """End errands whose time is over; call `done` of those that have ended."""
         while self._not_started:
             done, outcome = self._not_started.pop(0)
             done(outcome)
@@ -133,7 +133,7 @@ class Errands:
                 self._finish(errand)
 
     def close(self) -> None:
-        """Forget them all; whoever ends the job kills them."""
+        """Forget all errands; ending the job kills them."""
         for errand in self._running.values():
             for number in errand.pipes:
                 self._close(errand, number)

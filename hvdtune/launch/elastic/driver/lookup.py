@@ -1,4 +1,4 @@
-"""A process that asks the resolver about hosts, which may take as long as it likes."""
+"""A process that asks the resolver about hosts, however long that takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvdtune.launch.remote.rendezvous import own_address_towards
 
 
 def main(words: Sequence[str]) -> int:
-    """Print a JSON object: for each host whether it is this machine, and else our address there."""
+    """Print a JSON object: whether each host is this machine, and if not, our address there."""
     print(
         json.dumps({name: None if is_local(name) else own_address_towards(name) for name in words})
     )

@@ -1,6 +1,6 @@
 """The processes of `hvdtune run`'s elastic jobs: started here, and by an agent on each other host.
 
-A host is looked at before it gets its first process, and again when it has none any more: is it
+A host is checked before it gets its first process, and again after it has lost its last: is it
 this machine, does the health check succeed, and which hvdtune is there?
 """
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 # Between SIGTERM and SIGKILL.
 GRACE_SECONDS = 1.0
-# A host that does not say that a killed process has ended is out of reach.
+# A host that does not report the end of a killed process within this time is out of reach.
 _UNREACHABLE_SECONDS = 2.0
 _LOOKUP_SECONDS = 10.0
 
 
 class Program(NamedTuple):
-    """What each process runs, and what becomes of its output; see `job.ElasticSpec`."""
+    """The program of each process, and where its output goes; see `job.ElasticSpec`."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -54,7 +54,7 @@ class Program(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How other hosts are reached: not at all without `ssh`."""
+    """How other hosts are reached; without `ssh` they are not."""
 
     ssh: Ssh | None
     interfaces: Sequence[str]
@@ -67,15 +67,15 @@ class _Host:
         self.name = name
         self.waiting: list[Start] = []
         self.is_here: bool | None = None
-        self.address = ""  # ours, as it would be reached from there
+        self.address = ""  # ours, as that host would reach it
         self.is_healthy = False
-        self.is_looked_at = False  # an errand is on its way
+        self.is_looked_at = False  # an errand is running for it
         self.connection: Connection | None = None
         self.facts: dict[str, Any] | None = None
 
 
 class Processes:
-    """A `Starter`, and what `Workers` tells of them."""
+    """A `Starter`, which `Workers` tells about the processes."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Processes:
         say: Callable[[str], None],
         ended: Callable[[Worker], None],
     ) -> None:
-        self.workers: Workers  # set by whoever has made them with this object
+        self.workers: Workers  # set by the code that made them with this object
         self.open_files: tuple[int, int] | None = None
         self._program = program
         self._reach = reach
@@ -99,10 +99,10 @@ class Processes:
         self._numbers: dict[str, int] = {}  # of workers, by identity
         self._identities: dict[int, str] = {}
         self._count = 0
-        # When more is to be done, and whether SIGKILL has been sent, by number of the worker.
+        # When the next step is due, and whether SIGKILL has been sent, by number of the worker.
         self._dying: dict[int, tuple[float, bool]] = {}
 
-    # ---- what the driver asks for ----------------------------------------------------------------
+    # ---- the driver's requests -------------------------------------------------------------------
 
     def start(self, order: Start) -> None:
         """Start a process as soon as its host is known to be fit for it."""
@@ -122,7 +122,7 @@ class Processes:
         self.workers.all[number].signal(signal.SIGKILL if at_once else signal.SIGTERM, group=True)
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """Where ranks on these hosts meet, if they are several machines."""
+        """The variables with which ranks on these hosts meet, if they are several machines."""
         found = {name: facts for name in hosts if (facts := self._hosts[name].facts)}
         machines = {found.get(name, self._own)["machine"] for name in hosts}
         if len(machines) == 1:
@@ -134,7 +134,7 @@ class Processes:
         return min((due for due, _ in self._dying.values()), default=None)
 
     def advance(self, now: float) -> None:
-        """Kill what SIGTERM has not ended; give up hosts that do not answer."""
+        """Kill processes that SIGTERM has not ended; give up hosts that do not answer."""
         for number, (due, was_killed) in [*self._dying.items()]:
             worker = self.workers.all[number]
             if now < due:
@@ -148,7 +148,7 @@ class Processes:
     # ---- hosts -----------------------------------------------------------------------------------
 
     def _go_on(self, host: _Host) -> None:
-        """Do the next thing for the processes that a host is to have."""
+        """Take the next step towards the processes that a host will get."""
         if not host.waiting or host.is_looked_at:
             return
         if host.is_here is None:
@@ -166,12 +166,12 @@ class Processes:
             self._start_there(host, host.connection)
 
     def _taken(self, host: _Host) -> Iterator[Start]:
-        """One order after another: what becomes of the first may take back others."""
+        """One order after another, as the outcome of the first may revoke others."""
         while host.waiting:
             yield host.waiting.pop(0)
 
     def _refuse(self, host: _Host, why: str) -> None:
-        """The host gets none of the processes that it was to have."""
+        """The host gets none of the processes that were planned for it."""
         for order in self._taken(host):
             self._driver.not_started(order.identity, why)
 
@@ -184,7 +184,7 @@ class Processes:
         )
 
     def _locate(self, host: _Host) -> None:
-        """Find out whether a host is this machine; a resolver may take its time."""
+        """Find out whether a host is this machine, without waiting for the resolver."""
         if host.name in ("localhost", os.uname().nodename) or _is_address(host.name):
             host.is_here = is_local(host.name)
             host.address = "" if host.is_here else rendezvous.own_address_towards(host.name)
@@ -196,7 +196,7 @@ class Processes:
         )
 
     def _take_place(self, host: _Host, outcome: Outcome) -> None:
-        """A look-up has ended; of a host that is not found ssh will say what is the matter."""
+        """A look-up has ended; if the host was not found, ssh will report why."""
         host.is_looked_at = False
         address: str | None = self._own["hostname"]
         with contextlib.suppress(ValueError, KeyError):
@@ -255,7 +255,7 @@ class Processes:
         except (StartError, LaunchError, OSError) as error:
             worker = self.workers.all.pop(number, None)
             if worker is not None and worker.process is not None:
-                worker.process.kill()  # it runs, but nothing would be heard of it
+                worker.process.kill()  # it runs, but its output and end would not be noticed
             self._forget(number)
             why = str(error).removesuffix(" The job has been ended.").rstrip(".")
             self._driver.not_started(order.identity, why)
@@ -272,14 +272,14 @@ class Processes:
             self._refuse(host, str(error).rstrip("."))
 
     def introduced(self, connection: Connection, facts: bytes) -> None:
-        """An agent says what its host is."""
+        """An agent has described its host."""
         host = self._hosts[connection.hostname]
         try:
             found = json.loads(facts)
             self._check_facts(host, found)
             host.facts = found
         except (TypeError, KeyError, AttributeError):
-            raise ValueError("facts that are none") from None
+            raise ValueError("its facts are malformed") from None
         except LaunchError as error:
             self._refuse(host, str(error).rstrip("."))
             connection.end()
@@ -287,7 +287,7 @@ class Processes:
             self._go_on(host)
 
     def _check_facts(self, host: _Host, facts: dict[str, Any]) -> None:
-        """Raise `LaunchError` if the host cannot take part."""
+        """Raise `LaunchError` if the host is unfit for the job."""
         require_alike({host.name: facts}, self._own["version"], self._reach.interfaces)
         if not _is_own(facts.get("ssh_from", "")):
             facts["ssh_from"] = host.address
@@ -315,12 +315,12 @@ class Processes:
             connection.start(self._program.command, self._program.environment, places)
 
     def lost(self, connection: Connection) -> None:
-        """A host's connection has ended; its workers have been told of."""
+        """A host's connection has ended; the ends of its workers have been reported already."""
         host = self._hosts[connection.hostname]
         host.connection = host.facts = None
-        self._refuse(host, connection.last_complaint or "ssh has ended without a word")
+        self._refuse(host, connection.last_complaint or "ssh has ended without a message")
 
-    # ---- what becomes of them --------------------------------------------------------------------
+    # ---- starts and ends of processes ------------------------------------------------------------
 
     def started(self, worker: Worker) -> None:
         """A process runs."""
@@ -336,7 +336,7 @@ class Processes:
             self._driver.not_started(process, str(error).rstrip("."))
 
     def ended(self, worker: Worker) -> None:
-        """A process has ended; what it has left running goes with it."""
+        """A process has ended; kill the processes that it has left running."""
         if self._program.verbose:
             words = worker.loss or f"ended with exit code {worker.code}"
             self._say(f"rank {worker.slot.rank} {words}")
@@ -374,7 +374,7 @@ def _is_address(name: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Whether others can reach this machine by it: it is no gateway's."""
+    """Whether others can reach this machine at the address: it is not a gateway's."""
     with contextlib.suppress(ValueError):
         return not ipaddress.ip_address(address).is_loopback and is_local(address)
     return False

@@ -1,4 +1,4 @@
-"""Asking again and again which hosts there are."""
+"""The host discovery script, run again and again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HINTS = {
 
 
 class Script:
-    """Runs a host discovery script, again and again, each time a second after it has ended.
+    """Runs a host discovery script repeatedly, each time a second after it has ended.
 
-    `text` goes through the shell, and is ended if that takes longer than `seconds`. `found` is
-    called with the hosts of each answer, `failed` with the reason if there is none: a sentence
-    without its period. `slots` are those of hosts printed without any.
+    The shell runs `text`, and is ended if that takes longer than `seconds`. `found` is called with
+    the hosts of each answer, `failed` with the reason if there is none: a sentence without its
+    period. `slots` is for hosts printed without any.
     """
 
     def __init__(
