@@ -1,11 +1,16 @@
 """The cost of communication in Keras' `fit`: hvdtune's optimizer, with and without other ranks.
 
-It trains the CNN of `training.py`, on `--backend` torch or jax. Both models are compiled with
-DistributedOptimizer; the one called alone reduces over a process set that contains only its rank,
-so nothing is sent. They take turns in the same processes: in each round one `fit` of each, of about
-`--seconds`, in alternating order. A rank computes with one thread. Prints the medians of the
-samples that all ranks together train on in a second. hvdtune's share of alone is the median over
-the rounds, each of which compares turns that follow one another. Rounds that other processes
+It trains the CNN of `training.py`, on `--backend` torch or jax, in three models:
+
+  hvdtune   DistributedOptimizer
+  alone     the same over a process set that contains only its rank, so nothing is sent
+  waiting   PartialDistributedOptimizer, which reduces the 330 numbers of the last layer: ranks
+            wait for one another in every step, and send next to nothing
+
+They take turns in the same processes: in each round one `fit` of each, of about `--seconds`, in
+rotating order. A rank computes with one thread. Prints the medians of the samples that all ranks
+together train on in a second. Shares of alone and of waiting are medians over the rounds, each of
+which compares turns that follow one another. Rounds that other processes
 disturbed are repeated, as in `training.py`.
 """
 
@@ -43,17 +48,15 @@ def main() -> int:
         return 0
     found = ranks.measure(__file__, args.np, ranks.forwarded(args, "backend", "rounds", "seconds"))
     speeds = {name: [s * BATCH * STEPS for s in every] for name, every in found["speeds"].items()}
-    shares = [ours / alone for ours, alone in zip(*map(speeds.get, NAMES), strict=True)]
     print(f"Keras {found['keras']} on {args.backend}, CNN, batch {BATCH} a rank, np {args.np}")
     for name, every in speeds.items():
         print(f"  {name:<8}{ranks.median(every):9.0f} samples/s")
-    print(f"  hvdtune is at {ranks.median(shares):.1%} of alone", end="; ")
-    print(f"the rounds: {', '.join(f'{share:.1%}' for share in shares)}")
+    for one, other in (("hvdtune", "alone"), ("waiting", "alone"), ("hvdtune", "waiting")):
+        shares = [this / that for this, that in zip(speeds[one], speeds[other], strict=True)]
+        print(f"  {one} is at {ranks.median(shares):.1%} of {other}", end="; ")
+        print(f"the rounds: {', '.join(f'{share:.1%}' for share in shares)}")
     print(f"  other processes took at most {max(found['taken by others']):.0%}")
     return 0
-
-
-NAMES = ("hvdtune", "alone")
 
 
 def worker(args: Any) -> None:
@@ -74,17 +77,21 @@ def worker(args: Any) -> None:
     inputs = generator.normal(size=(BATCH * STEPS, 32, 32, 3)).astype("float32")
     classes = generator.integers(10, size=BATCH * STEPS)
 
-    def fit(**options: Any) -> Callable[[], None]:
+    def fit(partial: bool = False, **options: Any) -> Callable[[], None]:
         keras.utils.set_random_seed(1)
         model = make_model(keras)
-        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), **options)
+        distributed = hvd.DistributedOptimizer
+        if partial:
+            distributed = hvd.PartialDistributedOptimizer
+            options["local_layers"] = [layer for layer in model.layers[:-1] if layer.weights]
+        optimizer = distributed(keras.optimizers.SGD(0.01), **options)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer, loss)
         models.append(model)
         return lambda: model.fit(inputs, classes, BATCH, verbose=0, shuffle=False) and None
 
     models: list[Any] = []
-    steps = {"hvdtune": fit(), "alone": fit(process_set=own)}
+    steps = {"hvdtune": fit(), "alone": fit(process_set=own), "waiting": fit(partial=True)}
     for step in steps.values():
         step()
     check(hvd, models)
@@ -95,11 +102,11 @@ def worker(args: Any) -> None:
 
 
 def check(hvd: Any, models: list[Any]) -> None:
-    """Fail unless one model is equal on all ranks, and the other is not."""
+    """Fail unless the first model is equal on all ranks, and no other one is."""
     sums = [sum(float(weight.sum()) for weight in model.get_weights()) for model in models]
-    ours, alone = (set(values) for values in zip(*hvd.allgather_object(sums), strict=True))
-    if hvd.size() > 1 and (len(ours) != 1 or len(alone) == 1):
-        raise SystemExit(f"rank {hvd.rank()}: sums of weights {ours} and {alone}")
+    ours, *others = (set(values) for values in zip(*hvd.allgather_object(sums), strict=True))
+    if hvd.size() > 1 and (len(ours) != 1 or any(len(other) == 1 for other in others)):
+        raise SystemExit(f"rank {hvd.rank()}: sums of weights {ours} and {others}")
 
 
 def make_model(keras: Any) -> Any:
