@@ -46,7 +46,7 @@ class HvdtuneEnvironment(pl.plugins.environments.ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Never by itself: the strategy brings this environment along."""
+        """Always False: the strategy brings this environment along."""
         return False
 
     def world_size(self) -> int:
