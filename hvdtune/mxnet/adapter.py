@@ -25,7 +25,7 @@ CODES: dict[Any, int] = {
 
 
 def code_of(tensor: Any, operation: str) -> int:
-    """The code of an NDArray's type. Raises TypeError for non-NDArrays, ValueError for other types."""
+    """The code of an NDArray's type. TypeError for non-NDArrays, ValueError for other types."""
     try:
         if isinstance(tensor, NDArray):
             return CODES[tensor.dtype]

@@ -184,7 +184,7 @@ def test_status_says_by_what_horovod_is_found(environment):
     assert f"hvdtune, through PYTHONPATH ({alias})\n" in by_path
     # As the wheel of hvdtune has it; no obstacle to an installation.
     (environment.packages / "hvdtune-horovod-alias.pth").write_text(f"{alias}\n")
-    assert "hvdtune, by hvdtune-horovod-alias.pth, last" in environment.call(*status)
+    assert "hvdtune, through hvdtune-horovod-alias.pth, last" in environment.call(*status)
     environment.alias("install")
     by_install = environment.call(*status)
     assert f"hvdtune, through hvdtune alias install in {environment.packages}\n" in by_install
