@@ -79,7 +79,7 @@ def _place(scheme: str) -> Place:
     return Place(Path(paths["purelib"]), Path(paths["scripts"]))
 
 
-# ---- what is there ----
+# ---- what is installed ----
 
 
 def real_horovod(place: Place) -> str | None:

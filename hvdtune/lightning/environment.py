@@ -1,4 +1,4 @@
-"""Lightning's view of the job: who this process is among those that were started."""
+"""Lightning's view of the job: which process this is among those started."""
 
 from __future__ import annotations
 

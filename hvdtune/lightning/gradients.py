@@ -29,9 +29,9 @@ class GradientAverager:
     """Averages gradients, over the global process set, while the backward pass goes on.
 
     param_groups: of all optimizers.
-    names: what the parameters are called on the wire; the same on all ranks.
-    compression: what gradients travel as.
-    sparse_as_dense: whether sparse gradients travel as dense ones.
+    names: the parameters' names in messages; the same on all ranks.
+    compression: how gradients are sent.
+    sparse_as_dense: whether sparse gradients are sent as dense ones.
     """
 
     def __init__(

@@ -224,7 +224,7 @@ def _gathered(
     ignore_name_scope: bool,
     process_set: ProcessSet,
 ) -> list[tf.IndexedSlices]:
-    """The rows of all ranks; the values of several members are sent as one, and so the indices."""
+    """The rows of all ranks; for several members, all values are sent together, and all indices."""
 
     def gather(tensors: list[tf.Tensor], part: str) -> Sequence[tf.Tensor]:
         label = None if name is None else f"{name}_{part}"

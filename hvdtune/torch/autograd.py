@@ -86,7 +86,7 @@ class GroupedAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """Reduce ``tensors`` as one."""
+        """Reduce ``tensors`` together."""
         ctx.settings = (op, prescale_factor, postscale_factor, process_set)
         ctx.average = average
         handle = ops.grouped_allreduce_async(

@@ -28,7 +28,7 @@ def leave_alone(functions: Iterable[Any]) -> None:
     """Make the compiler end its graphs at calls of ``functions``, and never compile the package.
 
     Ordinary calls cost nothing extra: only the compiler looks at these marks. This does not
-    import the compiler, which takes long; if it is imported later, it is told then.
+    import the compiler, which takes long; if it is imported later, it gets the name then.
     """
     for function in functions:
         # The marks that torch.compiler.disable puts on its wrappers.
@@ -51,7 +51,7 @@ def _skip_package() -> None:
 
 
 class _CompilerFinder(MetaPathFinder):
-    """Notices when the compiler is imported, once, and then has it told."""
+    """Finds the compiler when it is imported, once, and then calls `_skip_package`."""
 
     def find_spec(
         self,

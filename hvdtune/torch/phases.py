@@ -75,7 +75,7 @@ class PhaseHooks:
         for handle in (self._module_hook, *self._handles):
             handle.remove()
 
-    # ---- what is told ----
+    # ---- messages to the recording ----
 
     def _tell(self, phase: str, value: int) -> None:
         engine = world.running.engine

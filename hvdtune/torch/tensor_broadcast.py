@@ -20,7 +20,7 @@ def check_tensor(what: str, tensor: Any) -> None:
         raise ValueError(f"{what} has no shape yet: run the model once before broadcasting it.")
     probe = tensor.detach()
     if probe.layout is torch.strided and not probe.is_contiguous():
-        probe = probe.new_empty(0)  # a contiguous copy travels in its place
+        probe = probe.new_empty(0)  # a contiguous copy is sent in its place
     try:
         as_buffer(probe, "broadcast")
     except ValueError as error:

@@ -2,11 +2,12 @@
 
     {"format": "hvdtune autotune store", "version": 1, "profiles": {KEY: {...}, ...}}
 
-A profile says which settings were best for one kind of job; its key is made from whatever decides
-that (`identity`). Several jobs may use one file at once: a change is read, made and written under a
-lock on FILE.lock, and the new file replaces the old one in one step, so a reader never sees half of
-it. When the next profile is written, a store that cannot be understood is kept as FILE.corrupt. A
-file that does not look like a store at all, or is not a regular file, is left alone.
+A profile says which settings were best for one kind of job; its key is made from everything that
+decides that (`identity`). Several jobs may use one file at once: a change is read, made and written
+under a lock on FILE.lock, and the new file replaces the old one in one step, so a reader never sees
+half of it. When the next profile is written, a store that cannot be understood is kept as
+FILE.corrupt. A file that does not look like a store at all, or is not a regular file, is left
+alone.
 """
 
 from __future__ import annotations

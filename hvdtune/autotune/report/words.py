@@ -1,4 +1,4 @@
-"""What tuning tells a person at its end: the changes, their cost, how to get them again."""
+"""Tuning's final report for a person: the changes, their cost, how to get them again."""
 
 from __future__ import annotations
 

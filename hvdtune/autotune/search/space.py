@@ -205,8 +205,8 @@ class Space:
 
         Every axis is cut into this many equal cells. A random value from the middle half of each
         cell is taken, except the cell that contains the centre: first the dimension's `first`, if
-        it has one, then from the middle outwards. A flag is flipped. They come in rounds: one value
-        of every setting, then the next value of every setting.
+        it has one, then from the middle outwards. A flag is flipped. They are ordered in rounds:
+        one value of every setting, then the next value of every setting.
         """
         rng = random.Random(seed)
         rounds: list[list[Values]] = []

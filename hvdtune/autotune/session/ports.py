@@ -48,7 +48,7 @@ class Optimiser(Protocol):
         """Send a question."""
 
     def poll(self) -> Answer | None:
-        """The answer, if it has come."""
+        """The answer, if it has arrived."""
 
     def close(self) -> None:
         """End the optimiser."""

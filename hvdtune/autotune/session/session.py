@@ -82,7 +82,7 @@ class Session:
         self._computing_ms: float | None = None  # None: there was no optimiser
         self._started_s: float | None = None  # how long the optimiser's process took to start
         self._is_hurried = False  # there is no time to search on
-        self._missed = ""  # what was left out because the optimiser's process had not started
+        self._missed = ""  # what was skipped because the optimiser's process had not started
         self._stop = threading.Event()
         self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
@@ -96,7 +96,7 @@ class Session:
         self._first = dict(self._in_force)
         self._searches = 1
         self._epoch: int | None = None  # unknown before the first step
-        self._is_overtaken = False  # somebody else changed settings when this wanted to
+        self._is_overtaken = False  # somebody else changed settings when the session wanted to
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0

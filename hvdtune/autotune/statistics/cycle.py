@@ -14,9 +14,9 @@ k_i     kind of part i: its tensors and bytes; with names, bytes that differ by 
 p       period: the least p with k_i = k_(i-p) throughout a tail of the parts that is at least
         LEAST parts and REPEATS periods long
 
-If parts have no names and are all equal, their work tells nothing. Computing happens between the
-last part of a step and the first of the next, so the period is then the usual distance between
-parts that take about as long as the longest.
+If parts have no names and are all equal, their work does not show the period. Computing happens
+between the last part of a step and the first of the next, so the period is then the usual distance
+between parts that take about as long as the longest.
 
 A part that does not fit into the period (an evaluation) is dropped together with the step it
 interrupts; if the period is a single part, it is passed on, and the sample must judge it.

@@ -27,7 +27,7 @@ from typing import Protocol
 TRIM = 0.1
 MOST_OUTLIERS = 0.1  # what happens more often is an effect of the settings
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
-LEAST_OF_A_SIZE = 4  # fewer steps do not tell how much they scatter
+LEAST_OF_A_SIZE = 4  # fewer steps do not show how much they scatter
 ONCE = 5.0  # … but of three, one that takes this many times the median is a one-time delay
 OUTLIER_FLOOR = 0.25  # an outlier is at least this much above the median, as a share of it
 LEAST_RELATIVE_ERROR = 5e-4  # the best possible precision: clocks tick and machines drift

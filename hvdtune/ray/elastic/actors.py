@@ -112,7 +112,7 @@ class Actors:
             ray.kill(process.actor)
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """Where ranks on these hosts meet, if they are several machines."""
+        """The variables that tell ranks on these hosts where to connect, if on several machines."""
         by_host = {
             process.order.host: placed.PlacedProcess(**process.facts["process"])
             for process in self._processes.values()

@@ -146,7 +146,7 @@ class NodeDiscovery(RayHostDiscovery):
 
 
 def _free_by_node() -> Mapping[str, Mapping[str, float]]:
-    """The free part of each node's resources; nothing if this Ray does not tell."""
+    """The free part of each node's resources; nothing if this Ray version does not report it."""
     try:
         from ray._private.state import available_resources_per_node
     except ImportError:

@@ -106,7 +106,7 @@ class Hosts:
             peer.send(Kind.SIGNAL_GROUP, worker.number, str(int(number)).encode())
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """Where ranks on these hosts meet, if they are several machines."""
+        """The variables that tell ranks on these hosts where to connect, if on several machines."""
         there = [self._processes[name] for name in hosts]
         if len({process.machine for process in there}) == 1:
             return {}

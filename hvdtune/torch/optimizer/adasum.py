@@ -53,7 +53,7 @@ class DeltaReducer(GradientReducer):
     def __init__(
         self, optimizer: DeltaMixin, names: Names, settings: Settings, passes: int
     ) -> None:
-        # Deltas are dense, whatever the gradients are.
+        # Deltas are dense, even if gradients are sparse.
         settings = replace(settings, sparse_as_dense=True)
         self._optimizer = weakref.ref(optimizer)  # it owns this object
         super().__init__(

@@ -159,7 +159,7 @@ class GradientReducer:
             self.give_up()
 
     def give_up(self) -> None:
-        """Begin a new step whatever is under way, without waiting for the other ranks.
+        """Begin a new step, even if reductions are under way, without waiting for the other ranks.
 
         If ``synchronize`` follows without a backward pass, it takes the reductions that were under
         way; ``drop_given_up`` or a new backward pass drops them.
@@ -188,7 +188,7 @@ class GradientReducer:
         member = self.members.get(parameter)
         if member is None:
             raise ValueError(
-                f"a tensor of shape {tuple(parameter.shape)} is no parameter of this optimizer "
+                f"a tensor of shape {tuple(parameter.shape)} is not a parameter of this optimizer "
                 "that requires a gradient"
             )
         self._settle()
