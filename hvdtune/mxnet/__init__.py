@@ -40,7 +40,7 @@ __all__ += mpi_ops.__all__
 
 
 def _complete() -> None:
-    """Let MXNet complete what was pushed: else this rank would cause errors on the others by ending.
+    """Let MXNet complete pushed operations: else the end of this rank would fail the others.
 
     Does nothing if an exception ends the program.
     """
