@@ -104,7 +104,7 @@ class LegacyHook:
     ) -> list[tuple[Any, Any]]:
         """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again.
 
-        They are not reduced for loss scaling, which applies what it unscales: that is reduced.
+        For loss scaling they are not reduced: the unscaled gradients are reduced when applied.
         """
         parent: Any = super()
         if hasattr(parent, "_compute_gradients"):
