@@ -42,7 +42,8 @@ def get_available_devices() -> list[str]:
     """The GPUs that Spark has given to this rank: indices of those that it sees, as text.
 
     Empty if Spark has none to give (`spark.task.resource.gpu.amount`). With
-    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 they are Spark's own names; CUDA_VISIBLE_DEVICES is not changed.
+    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 they are Spark's own names; CUDA_VISIBLE_DEVICES is not
+    changed.
     """
     found = os.environ.get(_GPUS, "")
     return found.split(",") if found else []
