@@ -90,7 +90,7 @@ class GradientAverager:
                 self._store(parameter, wait())
         finally:
             self._waits.clear()
-            # A parameter that is frozen now (another optimizer has its turn) waits until then.
+            # A parameter that is frozen now (another optimizer has its turn) waits until thawed.
             self._computed = {p for p in self._computed if not p.requires_grad}
 
     def _watch(self, param_groups: ParamGroups) -> None:

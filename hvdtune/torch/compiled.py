@@ -28,7 +28,7 @@ def leave_alone(functions: Iterable[Any]) -> None:
     """Make the compiler end its graphs at calls of ``functions``, and never compile the package.
 
     Ordinary calls cost nothing extra: only the compiler looks at these marks. This does not
-    import the compiler, which takes long; if it is imported later, it gets the name then.
+    import the compiler, which takes long; `_CompilerFinder` tells it when it is imported.
     """
     for function in functions:
         # The marks that torch.compiler.disable puts on its wrappers.

@@ -161,7 +161,7 @@ class Memory:
             self._warn(f"Autotuner: {error}; the outcome is not remembered")
             return None
         if moved is not None:
-            self._warn(f"Autotuner: {self._store.path} is not an autotune store; it is {moved} now")
+            self._warn(f"Autotuner: {self._store.path} is not an autotune store; moved to {moved}")
         return f"{key_of(self._identity)} in {self._store.path}"
 
 
