@@ -263,7 +263,7 @@ class LearningRateScheduleCallback(_Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs.
 
-    initial_lr: the rate of the whole job. verbose: whether rank 0 prints a line at its end.
+    initial_lr: the rate of the whole job. verbose: whether rank 0 prints when it is reached.
     """
 
     def __init__(

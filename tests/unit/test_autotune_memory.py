@@ -164,7 +164,7 @@ def test_a_corrupt_store_is_a_warning(store, tune) -> None:
     engine, rows, told = tune(short_cycle_is_best)
     assert told.count("is not an autotune store: ") == 1
     assert "nothing is remembered from earlier runs" in told
-    assert f"it is {store.path}.corrupt now" in told
+    assert f"moved to {store.path}.corrupt" in told
     assert rows[-1]["accepted"] == "1"
     assert only(store).values == engine.values
 

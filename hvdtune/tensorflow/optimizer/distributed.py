@@ -104,7 +104,7 @@ def DistributedOptimizer(
     name: the scope of the reductions; ``Distributed`` and the optimizer's class, if None.
     backward_passes_per_step: gradients are reduced after adding up over this many passes; for
         optimizers of ``tf.compat.v1.train`` in graphs only.
-    op: ``Adasum`` combines the ranks' steps instead of their gradients (a power of two of them).
+    op: ``Adasum`` combines the ranks' steps instead of their gradients (needs 2^n ranks).
     average_aggregated_gradients: divides the sums of several passes by their number.
     The others are those of ``DistributedGradientTape``.
 
