@@ -101,7 +101,7 @@ class RayExecutor:
         Args:
             timeout_s: seconds within which all ranks must have connected.
             placement_group_timeout_s: seconds within which Ray must have reserved the workers'
-            resources.
+                resources.
             nics: names of network interfaces for the ranks' connections; None: those over which
                 Ray's nodes communicate.
             ssh_identity_file, ssh_str: ssh is not used. A key in `ssh_str` is written to
@@ -175,7 +175,7 @@ class RayExecutor:
 
         Args:
             executable_cls: each worker makes an object of this class, which `execute` passes to
-            functions; the worker's place in the job is already in the environment.
+                functions; the worker's place in the job is already in the environment.
             executable_args, executable_kwargs: the arguments of that class.
             extra_env_vars: environment variables of the workers.
 

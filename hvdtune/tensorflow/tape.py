@@ -130,7 +130,7 @@ def DistributedGradientTape(
     op: the operator. Sparse gradients can only be averaged or added.
     gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after it.
     groups: a number, or lists of variables: the gradients of a group are reduced together; all
-    gradients, if it is None. ``num_groups`` is its deprecated name.
+        gradients, if it is None. ``num_groups`` is its deprecated name.
     process_set: the ranks to reduce over; others keep their own gradients.
     scale_local_gradients: divides gradients of local sources by the number of ranks.
 

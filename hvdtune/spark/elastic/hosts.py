@@ -121,7 +121,7 @@ class Hosts:
     def _add(self, number: int, attempt: _Attempt) -> None:
         process = attempt.process
         try:
-            # Check as if the two made a job: do their versions agree?
+            # Check as if the two made a job: are they compatible?
             placed.environments([self._own, process], {}, self._interfaces)
         except LaunchError as error:
             self._driver.end = self._driver.end or End(1, str(error))
