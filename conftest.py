@@ -1,7 +1,7 @@
 """Decides which hvdtune the tests run: an installed one, or one built in place in this checkout.
 
-`python -m pytest` puts the checkout on `sys.path`, where `hvdtune/` has no native module unless it
-was built in place; the installed package would be shadowed by something that cannot be imported.
+`python -m pytest` puts the checkout on `sys.path`. Unless hvdtune was built in place there, its
+folder `hvdtune/` has no native module, and would hide the installed package.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.path[:] = [entry for entry in sys.path if not _is_checkout(entry)]
     else:
         raise pytest.UsageError("hvdtune is not installed here; run: pip install '.[test]'")
-    # A shell's background job ignores these, and whatever the tests start would inherit that.
+    # A shell's background job ignores these signals; all that the tests start would inherit that.
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
@@ -62,7 +62,7 @@ def pytest_report_header() -> str:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave the checkout: `python -m` and `python -c` put the working directory on their path.
 
-    Not earlier: paths on pytest's command line are relative to the directory it was started in.
+    Not earlier: paths on pytest's command line are relative to its starting directory.
     """
     directory = tempfile.TemporaryDirectory(prefix="hvdtune-tests-")
 

@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-BASE_BATCH = 32  # the batch that --lr is meant for
+BASE_BATCH = 32  # the batch size that --lr is meant for
 
 
 class Net(torch.nn.Module):
@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
 
     def forward(self, x):
         x = (x - 0.3) / 0.38  # mean and deviation of the training set's pixels
-        # Smooth functions only: at a kink, rounding alone can change which way training goes.
+        # Smooth functions only: at a kink, rounding alone can change the course of training.
         x = F.gelu(self.conv1(x))
         x = F.avg_pool2d(F.gelu(self.conv2(x)), 2)
         x = F.gelu(self.fc1(x.flatten(1)))
@@ -50,7 +50,7 @@ class BatchShare:
         self.epoch = epoch
 
     def __len__(self):
-        return self.samples // self.batch_size  # the incomplete last batch is left out
+        return self.samples // self.batch_size  # an incomplete last batch is left out
 
     def __iter__(self):
         # The same shuffle on every rank.
@@ -62,7 +62,7 @@ class BatchShare:
 
 
 class ShiftedDigits(Dataset):
-    """Training images, moved by up to one pixel; how depends on epoch and image, not on rank."""
+    """Training images, shifted by up to one pixel, depending on epoch and image, not on rank."""
 
     def __init__(self, images, labels, seed):
         self.padded, self.labels, self.seed = F.pad(images, (1, 1, 1, 1)), labels, seed

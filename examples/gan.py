@@ -5,15 +5,15 @@
 The generator learns to draw points like those of a tilted ellipse; the discriminator learns to tell
 its points from real ones. Two things need care with several optimizers in one process:
 
-* The backward pass of the generator's loss runs through the discriminator, which is frozen for it.
-  Otherwise the discriminator's gradients would be computed too, its optimizer would begin to reduce
-  them, and its next ``zero_grad()`` would complain.
-* Gradients are known by name. ``prefix`` keeps the names of the two networks apart.
+* The backward pass of the generator's loss runs through the discriminator, which is frozen then.
+  Otherwise the discriminator's gradients would also be computed, its optimizer would begin to
+  reduce them, and its next ``zero_grad()`` would raise an error.
+* Gradients are identified by name. ``prefix`` keeps the names of the two networks apart.
 
-``--batch-size`` counts the points of all ranks together. Real points and noise are dealt out in
-turn, so that the ranks together see what a single process would see, and the weights are the same
-with any number of ranks, up to rounding. (Two networks that compete can make more of a rounding
-difference than one that descends. This pair does not; with ``--lr 0.01`` it begins to.)
+``--batch-size`` counts the points of all ranks together. Real points and noise are dealt to the
+ranks in turn, so together they see what a single process would see, and the weights are the same
+for any number of ranks, up to rounding. (Two competing networks can amplify rounding differences
+more than a single one. This pair does not; with ``--lr 0.01`` it begins to.)
 """
 
 import argparse
@@ -47,7 +47,7 @@ def ellipse(points):
 
 
 class SharedNoise:
-    """Every call gives this rank its rows of noise that all ranks draw alike."""
+    """Each call returns this rank's rows of noise that is drawn identically on all ranks."""
 
     def __init__(self, seed):
         self.generator = torch.Generator().manual_seed(seed)
@@ -79,7 +79,7 @@ def train_generator(generator, discriminator, optimizer, noise):
 
 
 def error_of_centre(generator, noise):
-    """How far the centre of all ranks' generated points is from that of the real ones."""
+    """The distance between the centres of all ranks' generated points and of the real ones."""
     with torch.no_grad():
         centre = hvd.allreduce(generator(noise).mean(dim=0), name="centre")
     return (centre - CENTRE).norm().item()

@@ -3,12 +3,12 @@
     hvdtune run -np 4 python examples/gradient_accumulation.py
 
 A recurrent network learns to continue waves of unknown frequency. A step is made from
-``--batch-size`` waves, of which a rank holds only ``--micro-batch`` in memory at a time: with
-``backward_passes_per_step`` the gradients add up in the rank, and only the last pass sends them to
-the other ranks. Whatever the number of ranks, the step is the same, up to rounding.
+``--batch-size`` waves, but a rank holds only ``--micro-batch`` in memory at a time: with
+``backward_passes_per_step`` the gradients add up on the rank, and only the last pass sends them to
+the other ranks. The step is the same for any number of ranks, up to rounding.
 
-``groups`` says which gradients are reduced together. Here each layer is a group; a number
-(``--groups 2``) makes that many of about the same number of parameters.
+``groups`` says which gradients are reduced together. Here each layer is a group. With a number
+(``--groups 2``) there are that many groups, with about the same number of parameters each.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def main():
         loss_sum = torch.zeros(())
         for number, (batch,) in enumerate(loader, start=1):
             loss = F.mse_loss(model(batch[:, :-1]), batch[:, 1:])
-            # Passes are added up, ranks are averaged: what is left is to average the passes.
+            # Passes are summed and ranks are averaged, so what remains is to average the passes.
             (loss / passes).backward()
             loss_sum += loss.detach()
             if number % passes == 0:

@@ -1,11 +1,11 @@
-"""Mixed precision and gradient clipping: what may happen between backward() and step(), and where.
+"""Mixed precision and gradient clipping: what may happen between backward() and step().
 
     hvdtune run -np 4 python examples/mixed_precision.py
 
-The network tells the arms of three spirals apart. Weights, gradients and the optimizer are float32;
-autocast computes the layers in float16 (``--dtype bfloat16`` for the other). float16 has a narrow
-range, so GradScaler multiplies the loss by a large number and takes it out of the gradients again.
-Both that and clipping must see the gradients of *all* ranks:
+The network separates the arms of three spirals. Weights, gradients and the optimizer are float32;
+autocast computes the layers in float16 (or bfloat16 with ``--dtype bfloat16``). float16 has a
+narrow range, so GradScaler multiplies the loss by a large number and later divides the gradients by
+it. Both this division and clipping must see the gradients of *all* ranks:
 
     scaler.scale(loss).backward()          # the engine reduces while this runs
     optimizer.synchronize()                # now the gradients are those of the whole batch
@@ -14,10 +14,10 @@ Both that and clipping must see the gradients of *all* ranks:
     with optimizer.skip_synchronize():     # they are reduced already
         scaler.step(optimizer)
 
-A gradient computed in float16 is rounded to 11 bits once per backward pass. So that the rounding
-does not depend on the number of ranks, a batch always consists of the same pieces of
-``--piece`` points with a backward pass each, and a rank takes a number of neighbouring pieces.
-Their sum is float32's, and the trained weights are the same with any number of ranks.
+A gradient computed in float16 is rounded to 11 bits once per backward pass. To make the rounding
+independent of the number of ranks, a batch always consists of the same pieces of ``--piece``
+points with one backward pass each, and a rank takes a number of neighbouring pieces. These are
+summed in float32, and the trained weights are the same for any number of ranks.
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Pieces:
         self.samples, self.batch_size, self.piece, self.seed = samples, batch_size, piece, seed
 
     def batches(self, epoch):
-        """For every batch of the epoch, the pieces that are this rank's."""
+        """This rank's pieces, for every batch of the epoch."""
         # The same shuffle on every rank.
         generator = torch.Generator().manual_seed(self.seed + epoch)
         order = torch.randperm(self.samples, generator=generator)
@@ -97,9 +97,9 @@ def main():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
 
-    # The gradients of all pieces of all ranks are added up: a point counts 1 / batch size in each
-    # case, so the scaled loss and with it the rounding in float16 is the same with any number of
-    # ranks. Averages would make the numbers smaller when a rank has more pieces.
+    # The gradients of all pieces of all ranks are summed: a point always counts 1 / batch size, so
+    # the scaled loss, and with it the rounding in float16, is the same for any number of ranks.
+    # Averages would make the numbers smaller if a rank has more pieces.
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),

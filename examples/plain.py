@@ -1,4 +1,4 @@
-"""A PyTorch training script and the eight things that Horovod adds to it, each with its number.
+"""A PyTorch training script and the eight things that Horovod adds to it, numbered.
 
     hvdtune run -np 4 python examples/plain.py
 
@@ -6,8 +6,8 @@ The network learns the handwritten digits that come with scikit-learn. ``--batch
 images of all ranks together: the average of the ranks' gradients is then the gradient of the whole
 batch, and the trained weights are the same with any number of ranks, up to rounding.
 
-With ``--checkpoint FILE`` the state is kept after every epoch, and a run that finds FILE goes on
-from there, with as many ranks as it likes:
+With ``--checkpoint FILE`` the state is saved after every epoch, and a run that finds FILE continues
+from there, with any number of ranks:
 
     hvdtune run -np 2 python examples/plain.py --epochs 2 --checkpoint digits.pt
     hvdtune run -np 4 python examples/plain.py --epochs 4 --checkpoint digits.pt
@@ -54,7 +54,7 @@ def train_epoch(model, optimizer, loader):
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    # 7. Average metrics over the ranks. Every rank must take part, whoever prints.
+    # 7. Average metrics over the ranks. Every rank must do this, although only one prints.
     return hvd.allreduce(torch.stack(losses).mean(), name="train_loss").item()
 
 
@@ -69,11 +69,11 @@ def test_accuracy(model, test_set):
 def save_checkpoint(path, model, optimizer, epochs):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epochs": epochs}
     torch.save(state, f"{path}.new")
-    os.replace(f"{path}.new", path)  # whoever is interrupted here still has the old one
+    os.replace(f"{path}.new", path)  # an interrupted run still has the old one
 
 
 def load_checkpoint(path, model, optimizer):
-    """Restore both and return how many epochs are done; 0 if there is no checkpoint yet."""
+    """Restore both and return the number of finished epochs; 0 if there is no checkpoint yet."""
     if not path or not os.path.exists(path):
         return 0
     state = torch.load(path, weights_only=True)
@@ -89,7 +89,7 @@ def parse_arguments():
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checkpoint", metavar="FILE", help="go on from FILE, and keep it current")
+    parser.add_argument("--checkpoint", metavar="FILE", help="continue from FILE; keep it current")
     parser.add_argument("--save", metavar="FILE", help="write the final weights")
     return parser, parser.parse_args()
 

@@ -2,16 +2,16 @@
 
     hvdtune run -np 4 python examples/uneven_data.py
 
-The training data come as recordings of different length, dealt out to the ranks. A rank reads them
-side by side, ``--lines`` lines of each per step, so the ranks make different numbers of steps. One
-that has come to its end calls ``join()``: from then on it adds nothing but zeros to what the
-others reduce, until all have joined.
+The training data are recordings of different lengths, dealt to the ranks. A rank reads its
+recordings side by side, ``--lines`` lines of each per step, so the ranks make different numbers of
+steps. A rank that has no data left calls ``join()``: from then on it contributes only zeros to what
+the others reduce, until all have joined.
 
-* What the ranks reduce are sums, not averages: ``op=hvd.Average`` divides by the number of all
-  ranks, joined or not. Here every line counts 1 / (number of lines in a full step) instead, so the
-  steps at the end, for which fewer lines are left, are smaller ones.
+* The ranks reduce sums, not averages: ``op=hvd.Average`` divides by the number of all ranks, joined
+  or not. Instead, every line here counts 1 / (number of lines in a full step), so the last steps,
+  with fewer lines, are smaller.
 * A rank that has joined makes no steps: its weights are those of its last step. ``join()`` returns
-  the rank that joined last, whose weights are the newest; everyone takes them over.
+  the rank that joined last, whose weights are the newest; all ranks copy them.
 
 The trained weights are the same with any number of ranks, up to rounding.
 """
@@ -43,7 +43,7 @@ def recording(number):
 
 
 def own_batches(recordings, lines):
-    """Side by side the next ``lines`` lines of every recording that is not over yet."""
+    """The next ``lines`` lines of every unfinished recording, side by side."""
     longest = max((len(inputs) for inputs, _ in recordings), default=0)
     for start in range(0, longest, lines):
         rows = slice(start, start + lines)
@@ -71,7 +71,7 @@ def main():
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)  # the ranks share this machine's cores
 
-    # Some ranks may have more recordings than others, or none: that is only more uneven.
+    # Some ranks may have more recordings than others, or none: the data are then even more uneven.
     recordings = [recording(i) for i in range(hvd.rank(), len(RECORDINGS), hvd.size())]
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
@@ -93,7 +93,7 @@ def main():
             steps += 1
 
         last = hvd.join()
-        # Everyone is here again, so that any operation may be used.
+        # All ranks are in step again, so any operation may be used.
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
         hvd.broadcast_optimizer_state(optimizer, root_rank=last)
         loss = hvd.allreduce(loss_sum, op=hvd.Sum, name="loss").item() / sum(RECORDINGS)

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Runs the quick tests with every Python from 3.10 on that it finds: see --help.
+# Runs the quick tests with every Python, 3.10 or newer, that it finds: see --help.
 set -euo pipefail
 
 usage() {
   cat <<'HELP'
 scripts/pythons.sh [--list] [VERSION...] [-- ARGUMENT...]
 
-Installs hvdtune and the tests' packages with every Python from 3.10 on that is on PATH or that pyenv
-has, each into a new virtual environment, and runs the quick tests there. Says in one line per Python
-how they ended. Exit status: 0 if they passed with each, 1 if they failed or could not be run with
-one, 2 after a mistake in the command.
+Installs hvdtune and the tests' packages for every Python, 3.10 or newer, on PATH or in pyenv, each in
+a new virtual environment, and runs the quick tests there. Prints one line with the result per Python.
+Exit status: 0 if the tests passed with every Python, 1 if they failed or could not run with one, 2
+after a mistake in the command.
 
   VERSION    only Pythons of this version: 3.12, or 3.12.1
-  ARGUMENT   pytest's arguments in place of none: -- tests/unit -x
-  --list     only say which Pythons there are
+  ARGUMENT   arguments for pytest: -- tests/unit -x
+  --list     only list the Pythons
 
-All that it makes is in a folder of its own (TMPDIR says where), removed at the end and after Ctrl-C.
+All its files are in a temporary folder (below TMPDIR), which is removed at the end and after Ctrl-C.
 HELP
 }
 
@@ -24,8 +24,8 @@ mistake() {
   exit 2
 }
 
-# Paths that may be Pythons. pyenv's shims are among them: those of versions that pyenv has not chosen
-# do not run.
+# Paths that may be Pythons. They include pyenv's shims; shims of versions that are not selected in
+# pyenv do not run.
 candidates() {
   local folder
   local -a folders
@@ -36,8 +36,8 @@ candidates() {
   printf '%s\n' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python
 }
 
-# "version path" of every Python from 3.10 on, the oldest first. Environments, shims and links lead to
-# the Python itself, which is named once.
+# "version path" of every Python, 3.10 or newer, oldest first. Environments, shims and links are
+# resolved to the Python itself, which is listed once.
 pythons() {
   local candidate
   candidates | while IFS= read -r candidate; do
@@ -60,7 +60,7 @@ chosen() {
   return 1
 }
 
-# Runs a command so that it can be ended together with what it has started; its output is in $log.
+# Runs a command so that it can be ended together with its children; its output is in $log.
 child=
 run() {
   local status=0
@@ -80,7 +80,7 @@ ended() {
   rm -rf "$work"
 }
 
-# One Python; its line is what this prints.
+# Tests one Python; prints its line.
 try() {
   local version=$1 python=$2 environment=$work/$1 status=0 said
   shift 2
@@ -139,15 +139,15 @@ trap ended EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-set -m # each child has a process group of its own, and hears of Ctrl-C
+set -m # each child has a process group of its own, and gets Ctrl-C
 checkout=$work/checkout log=$work/log
-# Without what has been built there: tests would find that, and pip would leave more of it.
+# Copy the checkout without build results: tests would find these, and pip would add more.
 mkdir "$checkout"
 tar -c --exclude-vcs --exclude-vcs-ignores --exclude=./build --exclude=./.venv . |
   tar -x -C "$checkout"
 cd "$checkout"
 tried=0 passed=0
-# In braces, with the end: bash has read it all when the first Python is tried, and the file may change.
+# In braces, so that bash reads it to the end before it tries the first Python: the file may change.
 {
   while read -r version python <&3; do
     try "$version" "$python" "$@"

@@ -1,8 +1,8 @@
-"""A regression with Equinox, whose gradients come reduced from `hvd.value_and_grad`.
+"""A regression with Equinox; `hvd.value_and_grad` returns reduced gradients.
 
     hvdtune run -np 2 python examples/jax/equinox_mlp.py
 
-The data is generated; every rank takes every size-th sample of it.
+The data are generated; every rank takes every size-th sample.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     x = np.linspace(-1, 1, 240, dtype=np.float32)[hvd.rank() :: hvd.size(), None]
     y = np.sin(4 * x)
 
-    # What is trained apart from what is not, such as activation functions.
+    # Separate the trained parameters from the rest, such as activation functions.
     model = eqx.nn.MLP(1, 1, 32, 2, jnp.tanh, key=jax.random.key(hvd.rank()))
     params, rest = eqx.partition(model, eqx.is_inexact_array)
     params = hvd.broadcast_parameters(params, root_rank=0)

@@ -3,7 +3,7 @@
     hvdtune run -np 4 python examples/jax/flax_mnist.py
 
 The images are the 8 x 8 digits that come with scikit-learn. ``--batch-size`` counts the images of
-all ranks together, and every rank takes its share of each batch: the training is the same with any
+all ranks together, and every rank takes its share of each batch: the training is the same for any
 number of ranks, up to rounding.
 """
 

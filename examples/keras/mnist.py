@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=torch hvdtune run -np 2 python examples/keras/mnist.py
 
-The digits are drawn by a font of 7 segments and disturbed, so that nothing is downloaded.
+The digits are drawn in a 7-segment font with noise, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    """Train, and print what rank 0 finds."""
+    """Train, and print rank 0's result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--rows", type=int, default=2048, help="of all ranks together")

@@ -19,7 +19,7 @@ _PLACES = (
 
 
 def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images [count, 1, 16, 12] of float32, moved a little and noisy, and their digits [count]."""
+    """Images [count, 1, 16, 12] of float32, shifted a little and noisy; their digits [count]."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, 10, count)
     images = np.zeros((count, 1, 16, 12), np.float32)
@@ -32,7 +32,7 @@ def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def part_of_rank(rows: np.ndarray, batch: int, rank: int, size: int) -> np.ndarray:
-    """This rank's rows of every batch; what fills no batch is left out."""
+    """This rank's rows of every batch; an incomplete batch is left out."""
     batches = len(rows) // batch
     parts = rows[: batches * batch].reshape(batches, size, batch // size, *rows.shape[1:])
     return parts[:, rank].reshape(-1, *rows.shape[1:])

@@ -1,6 +1,6 @@
 """A Gluon loop with DistributedTrainer, on synthetic digits: hvdtune run -np 2 python <this file>.
 
-What makes it distributed is marked by the numbers.
+The numbered comments mark what makes it distributed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument(
-        "--num-groups", type=int, default=0, help="gradients are reduced in so many"
+        "--num-groups", type=int, default=0, help="gradients are reduced in this many"
     )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()
@@ -52,8 +52,8 @@ def main() -> None:
     net = network()
     net.initialize(mx.init.Xavier())
     net.hybridize()
-    # 3. All begin with the weights of rank 0: those of layers whose shape is not known yet follow
-    # in the first forward pass.
+    # 3. All begin with the weights of rank 0; layers whose shape is not known yet get theirs in
+    # the first forward pass.
     parameters = net.collect_params()
     hvd.broadcast_parameters(parameters, root_rank=0)
 
@@ -69,7 +69,7 @@ def main() -> None:
             loss.backward()
             trainer.step(own)
             total += loss.mean()
-        # 5. One rank speaks for all.
+        # 5. Only one rank prints.
         mean = hvd.allreduce(total / len(data), name="loss").asscalar()
         if hvd.rank() == 0:
             print(f"epoch {epoch}: loss {mean:.4f}", flush=True)

@@ -1,6 +1,6 @@
 """`Module.fit` with DistributedOptimizer, synthetic digits: hvdtune run -np 2 python <this file>.
 
-What makes it distributed is marked by the numbers.
+The numbered comments mark what makes it distributed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
     [(_, accuracy)] = module.score(test, mx.metric.Accuracy())
     weights, _ = module.get_params()
     checksums = hvd.allgather_object(float(sum(abs(w.asnumpy()).sum() for w in weights.values())))
-    # 5. One rank speaks for all.
+    # 5. Only one rank prints.
     if hvd.rank() == 0:
         same = "identical" if len(set(checksums)) == 1 else "NOT identical"
         print(f"test accuracy {accuracy:.3f}; weights {same} on {hvd.size()} ranks")

@@ -1,6 +1,6 @@
 """ResNet-50 from Gluon's model zoo on synthetic pictures: hvdtune run -np 2 python <this file>.
 
-What makes it distributed is marked by the numbers.
+The numbered comments mark what makes it distributed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def main() -> None:
     parser.add_argument("--model", default="resnet50_v1", help="of mxnet.gluon.model_zoo.vision")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=8, help="of all ranks together")
-    parser.add_argument("--pixels", type=int, default=64, help="of a side")
-    parser.add_argument("--half", action="store_true", help="gradients travel as float16")
+    parser.add_argument("--pixels", type=int, default=64, help="height and width of a picture")
+    parser.add_argument("--half", action="store_true", help="send gradients as float16")
     parser.add_argument(
         "--fixed-statistics",
         action="store_true",
         help="batch normalisation with stored statistics: equal weights for any number of ranks, "
-        "with MXNET_MKLDNN_ENABLED=0, as oneDNN's gradients differ from run to run then",
+        "with MXNET_MKLDNN_ENABLED=0, because oneDNN's gradients then differ from run to run",
     )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
         loss.backward(train_mode=trains)
         trainer.step(own)
     mean = hvd.allreduce(loss.mean(), name="loss").asscalar()
-    # 5. One rank speaks for all.
+    # 5. Only one rank prints.
     if hvd.rank() == 0:
         speed = count / (time.monotonic() - begin)
         print(f"{arguments.model}: last loss {mean:.4f}; {speed:.1f} pictures/s")

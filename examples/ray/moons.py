@@ -1,9 +1,9 @@
-"""Trains a small network on Ray's processes, on points that the program makes itself.
+"""Trains a small network in Ray's processes, on generated points.
 
     python examples/ray/moons.py --workers 2
 
 Without --address it starts Ray on this machine. With --min-workers the job is elastic: it uses all
-of the cluster's CPUs, and goes on when nodes come or go.
+of the cluster's CPUs, and continues if nodes are added or removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdtune.ray import RayExecutor
 
 
 def points(count: int, seed: int) -> tuple[Any, Any]:
-    """Points of two half moons, and which moon each is of."""
+    """Points of two half moons, and the moon of each."""
     import torch
 
     random = torch.Generator().manual_seed(seed)
@@ -29,7 +29,7 @@ def points(count: int, seed: int) -> tuple[Any, Any]:
 
 
 def train(epochs: int, batch: int) -> float:
-    """One rank's training; the share of new points that the network puts into their moon."""
+    """One rank's training; returns the share of new points that it classifies correctly."""
     import torch
 
     import hvdtune.torch as hvd
@@ -42,7 +42,7 @@ def train(epochs: int, batch: int) -> float:
         torch.optim.Adam(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
     )
 
-    @hvd.elastic.run  # without an elastic job it calls the function, that is all
+    @hvd.elastic.run  # outside elastic jobs it only calls the function
     def loop(state: Any) -> None:
         places, moons = points(4096, seed=1)
         while state.epoch < epochs:
@@ -68,18 +68,18 @@ def train(epochs: int, batch: int) -> float:
 
 
 def show(logged: dict[str, Any]) -> None:
-    """What rank 0 logs arrives here, in this program."""
+    """Receives, in this program, what rank 0 logs."""
     print("epoch {epoch}: loss {loss:.4f} ({workers} workers)".format(**logged), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--address", help="Ray's, such as auto or ray://head:10001")
+    parser.add_argument("--address", help="Ray's address, such as auto or ray://head:10001")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--min-workers", type=int, help="makes the job elastic")
     parser.add_argument("--use-gpu", action="store_true")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="of one worker")
+    parser.add_argument("--batch-size", type=int, default=64, help="samples per worker")
     given = parser.parse_args()
     if given.address:
         ray.init(given.address)

@@ -2,8 +2,8 @@
 
     KERAS_BACKEND=torch python examples/spark/keras_digits.py --np 2
 
-Any of Keras' backends will do. The images are vectors of 64 numbers in the DataFrame; the model
-takes them as 8 × 8 pixels.
+Any Keras backend works. In the DataFrame, the images are vectors of 64 numbers; the model takes
+them as 8 × 8 pixels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--store", help="folder or URL of the store (default: a temporary folder)")
     parser.add_argument(
-        "--local", action="store_true", help="ranks beside the driver, not in tasks"
+        "--local", action="store_true", help="start ranks on the driver's machine, not in tasks"
     )
     args = parser.parse_args()
 

@@ -16,7 +16,7 @@ import hvdtune.spark
 
 
 def train(epochs: int, batch_size: int) -> dict[str, Any]:
-    """What each rank does; the dictionary travels back to the program."""
+    """One rank's training; its result is returned to the program."""
     import torch
     from sklearn.datasets import load_digits
     from torch.nn import functional
@@ -60,7 +60,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--master", help="Spark's master; by default spark-submit's")
-    parser.add_argument("--num-proc", type=int, help="ranks; by default one a slot")
+    parser.add_argument("--num-proc", type=int, help="ranks; by default one per slot")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of all ranks together")
     parser.add_argument("--timeline", help="a file for the recording of all ranks")

@@ -1,9 +1,9 @@
-"""A PyTorch model trained on a Spark DataFrame: kinds of iris from four measures.
+"""A PyTorch model trained on a Spark DataFrame: iris species from four measurements.
 
     python examples/spark/torch_iris.py --np 2
 
-The DataFrame is made here; with a cluster it would come from tables. The estimator writes it to the
-store, trains over the ranks, and returns a transformer for DataFrames.
+The DataFrame is made here; on a cluster it would be read from tables. The estimator writes it to
+the store, trains over the ranks, and returns a transformer for DataFrames.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--store", help="folder or URL of the store (default: a temporary folder)")
     parser.add_argument(
-        "--local", action="store_true", help="ranks beside the driver, not in tasks"
+        "--local", action="store_true", help="start ranks on the driver's machine, not in tasks"
     )
     args = parser.parse_args()
 

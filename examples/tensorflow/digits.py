@@ -1,4 +1,4 @@
-"""Synthetic digits, so that the examples need no download: the ten of a seven-segment display."""
+"""Synthetic seven-segment digits, so that the examples need no download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = (
 
 
 def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Noisy images (count, 12, 8, 1), float32, each moved by a pixel or not, and their digits."""
+    """Noisy images (count, 12, 8, 1), float32, some shifted by a pixel, and their digits."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 10, count)
     images = np.zeros((count, 12, 8, 1), np.float32)

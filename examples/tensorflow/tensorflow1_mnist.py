@@ -1,6 +1,6 @@
-"""A graph and a session, as in TensorFlow 1, on synthetic digits: checkpoints, and going on.
+"""A graph and a session, as in TensorFlow 1, on synthetic digits, with checkpoints.
 
-hvdtune run -np 2 python <this file> --folder /tmp/digits; once more with more --steps goes on.
+hvdtune run -np 2 python <this file> --folder /tmp/digits; again with more --steps to continue.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def logits_of(images: tf.Tensor) -> tf.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=200, help="at which training ends")
-    parser.add_argument("--batch-size", type=int, default=32, help="of every rank")
-    parser.add_argument("--folder", help="where rank 0 keeps checkpoints; none without it")
+    parser.add_argument("--steps", type=int, default=200, help="total steps of training")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per rank")
+    parser.add_argument("--folder", help="where rank 0 keeps checkpoints (default: none)")
     arguments = parser.parse_args()
     hvd.init()
 
@@ -43,7 +43,7 @@ def main() -> None:
         train = optimizer.minimize(loss, global_step=step)
 
         hooks = [
-            # After a checkpoint has been restored, too: only rank 0 has one.
+            # Also needed after restoring a checkpoint: only rank 0 has one.
             hvd.BroadcastGlobalVariablesHook(0),
             v1.train.StopAtStepHook(last_step=arguments.steps),
         ]

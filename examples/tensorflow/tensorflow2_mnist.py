@@ -1,6 +1,6 @@
-"""A loop of one's own in TensorFlow 2, on synthetic digits: hvdtune run -np 2 python <this file>.
+"""A custom loop in TensorFlow 2, on synthetic digits: hvdtune run -np 2 python <this file>.
 
-What makes it distributed is marked by the numbers.
+The numbered comments mark what makes it distributed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from digits import digits
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=120, help="of all ranks together")
-    parser.add_argument("--batch-size", type=int, default=32, help="of every rank")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per rank")
     arguments = parser.parse_args()
 
-    # 1. Join the job, and use the GPU of this rank's number, if there are any.
+    # 1. Join the job, and use the GPU with this rank's number, if there are GPUs.
     hvd.init()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
@@ -39,7 +39,7 @@ def main() -> None:
             keras.layers.Dense(10),
         ]
     )
-    # 3. So many ranks see so many more samples a step.
+    # 3. n ranks see n times as many samples per step.
     optimizer = keras.optimizers.SGD(0.02 * hvd.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -60,7 +60,7 @@ def main() -> None:
     steps = max(1, arguments.steps // hvd.size())
     for number, (some, wanted) in enumerate(dataset.take(steps), 1):
         loss = step(some, wanted)
-        # 6. One rank speaks for all.
+        # 6. Only one rank prints.
         if hvd.rank() == 0 and number % 10 == 0:
             print(f"step {number}: loss {float(loss):.3f}", flush=True)
 

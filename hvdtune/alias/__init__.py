@@ -1,4 +1,4 @@
-"""Makes `import horovod` and `horovodrun` mean hvdtune: for one script, or for an environment.
+"""Makes `import horovod` and `horovodrun` use hvdtune: for one script, or for an environment.
 
 Knows `bootstrap` and `launch`.
 """

@@ -1,7 +1,7 @@
-"""What `hvdtune alias install` writes: a package, a command, and the metadata of both.
+"""The files of `hvdtune alias install`: a package, a command, and the metadata of both.
 
-The package is a door, no copy: it loads the alias of the hvdtune that is there when it is
-imported, so an upgrade of hvdtune needs no second installation.
+The package is not a copy: when it is imported, it loads the alias of the hvdtune that is there
+then, so an upgrade of hvdtune needs no second installation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from hvdtune.launch.doctor.build_info import HOROVOD_VERSION
 
 INSTALLER = "hvdtune alias"
 METADATA_FOLDER = f"horovod-{HOROVOD_VERSION}.dist-info"
-#: Linux reads no more of a script's first line than this many bytes.
+#: Linux reads at most this many bytes of a script's first line.
 _SHEBANG_LIMIT = 127
 
 _PACKAGE = '''\
-"""Horovod's interface, offered by hvdtune; `hvdtune alias remove` takes this package away."""
+"""Horovod's interface, offered by hvdtune; `hvdtune alias remove` removes this package."""
 
 import importlib.machinery
 import importlib.util
@@ -35,7 +35,7 @@ def _load():
     if found is None or found.origin is None:
         raise ModuleNotFoundError(
             f"horovod stands for hvdtune here ({{__file__}}), but hvdtune is not installed for "
-            f"{{sys.executable}}: install it there, or take this away by pip uninstall horovod.",
+            f"{{sys.executable}}: install it there, or remove this with pip uninstall horovod.",
             name="hvdtune",
         )
     folder = os.path.join(os.path.dirname(found.origin), "_alias")
@@ -49,7 +49,7 @@ _load()
 '''
 
 _COMMAND = '''\
-"""horovodrun by hvdtune: `hvdtune run`. `hvdtune alias remove` takes this file away."""
+"""horovodrun by hvdtune: `hvdtune run`. `hvdtune alias remove` removes this file."""
 
 import os
 import sys
@@ -87,9 +87,9 @@ Tag: py3-none-any
 
 
 def package_files(root: Path) -> dict[str, str]:
-    """Texts by path below site-packages, the metadata's RECORD left out.
+    """Texts by path below site-packages, without the metadata's RECORD.
 
-    `root` is the folder that holds the package hvdtune: where it is looked for when it is not on
+    `root` is the folder that holds the package hvdtune. The files look there if hvdtune is not on
     sys.path, as in a checkout that was built in place.
     """
     return {
@@ -105,6 +105,6 @@ def command_text(root: Path, executable: str) -> str:
     """The command `horovodrun`: a Python script for `executable`, with its first line."""
     first = f"#!{executable}\n"
     if " " in executable or len(first.encode()) > _SHEBANG_LIMIT:
-        # A shell reads two commands here, Python a string.
+        # A shell reads two commands here, but Python a string.
         first = f"#!/bin/sh\n'''exec' {shlex.quote(executable)} \"$0\" \"$@\"\n' '''\n"
     return first + _COMMAND.format(root=str(root))

@@ -1,7 +1,7 @@
-"""Putting the alias into an environment, and taking exactly that out again.
+"""Installs the alias in an environment, and removes exactly that again.
 
-What is placed is an ordinary installed distribution named horovod, with a RECORD of its files:
-pip lists it, and `pip uninstall horovod` removes it as `hvdtune alias remove` does.
+It is installed as an ordinary distribution named horovod, with a RECORD of its files: pip lists it,
+and `pip uninstall horovod` removes it just as `hvdtune alias remove` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMAND = "horovodrun"
 
 
 class AliasError(Exception):
-    """The alias cannot be placed or removed; the text is a sentence that says why."""
+    """The alias cannot be installed or removed; the text is a sentence that says why."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def environment_place() -> Place:
 
 
 def user_place() -> Place | None:
-    """The user's own folders (`pip install --user`), or None where Python does not look there."""
+    """The user's own folders (`pip install --user`), or None if Python does not look there."""
     if not site.ENABLE_USER_SITE:
         return None
     return _place(sysconfig.get_preferred_scheme("user"))
 
 
 def default_place() -> Place:
-    """Where hvdtune itself is when that is the user's folder, else the environment."""
+    """The user's folders if hvdtune itself is there, else the environment's."""
     user = user_place()
     return user if user is not None and user.packages == root() else environment_place()
 
@@ -79,13 +79,13 @@ def _place(scheme: str) -> Place:
     return Place(Path(paths["purelib"]), Path(paths["scripts"]))
 
 
-# ---- what is there ----
+# ---- what is installed ----
 
 
 def real_horovod(place: Place) -> str | None:
-    """Where a Horovod that is not ours is, in words, or None.
+    """Where another Horovod is, in words, or None.
 
-    A package on sys.path, a distribution's metadata, or a command in the place's folder.
+    Looks for a package on sys.path, a distribution's metadata, and a command in the place's folder.
     """
     for distribution in importlib.metadata.distributions(name="horovod"):
         if (distribution.read_text("INSTALLER") or "").strip() != INSTALLER:
@@ -100,7 +100,7 @@ def real_horovod(place: Place) -> str | None:
 
 
 def horovod_package() -> Path | None:
-    """The file that `import horovod` runs, or None; a folder without Python files is none."""
+    """The file that `import horovod` runs, or None; not a folder without Python files."""
     spec = importlib.util.find_spec("horovod")
     return Path(spec.origin) if spec is not None and spec.origin else None
 
@@ -115,14 +115,14 @@ def is_ours(package: Path) -> bool:
 
 
 def install(place: Place) -> None:
-    """Write the package, the command and their metadata; again over a former installation.
+    """Write the package, the command and their metadata, also over an earlier installation.
 
-    Raises `AliasError` where a real Horovod is, or where a folder cannot be written; then nothing
-    is left of the attempt.
+    Raises `AliasError` if there is a real Horovod, or if a folder cannot be written; then nothing
+    remains of the attempt.
     """
     there = real_horovod(place)
     if there is not None:
-        raise AliasError(f"{there}: uninstall it first, hvdtune does not put anything over it.")
+        raise AliasError(f"{there}: uninstall it first, hvdtune does not overwrite it.")
     if place.installed:
         remove(place)
     texts = {place.packages / name: text for name, text in package_files(root()).items()}
@@ -139,7 +139,7 @@ def install(place: Place) -> None:
 
 @contextlib.contextmanager
 def _undone_on_failure() -> Iterator[list[Path]]:
-    """Delete the files that are in the list given to the block, if the block fails."""
+    """If the block fails, delete the files in the list that the block gets."""
     written: list[Path] = []
     try:
         yield written
@@ -180,8 +180,8 @@ def _hash(data: bytes) -> str:
 def remove(place: Place) -> None:
     """Delete what `install` wrote there and its compiled forms, nothing else.
 
-    A file that has been changed since, by whoever, stays. Raises `AliasError` naming it, or the
-    file that cannot be deleted, after everything else has gone.
+    A file that anyone has changed since stays. Raises `AliasError` naming it, or a file that
+    cannot be deleted, after deleting everything else.
     """
     kept = []
     folders = set()
@@ -192,7 +192,7 @@ def remove(place: Place) -> None:
         folders.add(path.parent)
         try:
             if digest and path.exists() and _hash(path.read_bytes()) != digest:
-                kept.append(f"{path} has been changed since it was placed")
+                kept.append(f"{path} has been changed since it was installed")
                 continue
             path.unlink(missing_ok=True)
             _remove_compiled(path)

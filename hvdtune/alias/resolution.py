@@ -1,4 +1,4 @@
-"""What `import horovod` and `horovodrun` mean here, in words."""
+"""What `import horovod` and `horovodrun` use here, in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PTH_FILE = "hvdtune-horovod-alias.pth"
 
 
 def describe(environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """Pairs of (what is asked for, what it means in this environment)."""
+    """Pairs of (the name, what it means in this environment)."""
     return [
         ("import horovod", _package(environ)),
         (COMMAND, _command(environ)),
@@ -33,12 +33,12 @@ def _package(environ: Mapping[str, str]) -> str:
         return f"not hvdtune: {package}"
     folder = str(package.parent.parent)
     if package.parent.parent.name != "_alias":
-        return f"hvdtune, by hvdtune alias install in {folder}"
+        return f"hvdtune, through hvdtune alias install in {folder}"
     if folder in environ.get("PYTHONPATH", "").split(os.pathsep):
-        return f"hvdtune, by PYTHONPATH ({folder})"
+        return f"hvdtune, through PYTHONPATH ({folder})"
     if any(os.path.exists(os.path.join(entry, PTH_FILE)) for entry in sys.path if entry):
-        return f"hvdtune, by {PTH_FILE}, last on sys.path: a real Horovod would go first"
-    return f"hvdtune, by an entry of sys.path ({folder})"
+        return f"hvdtune, through {PTH_FILE}, last on sys.path: a real Horovod would win"
+    return f"hvdtune, through an entry of sys.path ({folder})"
 
 
 def _command(environ: Mapping[str, str]) -> str:
@@ -47,7 +47,7 @@ def _command(environ: Mapping[str, str]) -> str:
         return f"nothing: no {COMMAND} on PATH. hvdtune alias install puts one here"
     with open(found, "rb") as file:
         ours = b"hvdtune alias" in file.read(1024)
-    return f"hvdtune run, by {found}" if ours else f"not hvdtune: {found}"
+    return f"hvdtune run, through {found}" if ours else f"not hvdtune: {found}"
 
 
 def _metadata() -> str:
@@ -56,7 +56,7 @@ def _metadata() -> str:
     except importlib.metadata.PackageNotFoundError:
         return "nothing: no distribution horovod is installed"
     ours = (distribution.read_text("INSTALLER") or "").strip() == INSTALLER
-    who = "hvdtune's, by hvdtune alias install" if ours else "not hvdtune's"
+    who = "hvdtune's, through hvdtune alias install" if ours else "not hvdtune's"
     return f"horovod {distribution.version}, {who}"
 
 

@@ -1,7 +1,7 @@
 """Runs a Python program in this process as its interpreter would, with the alias in place.
 
-The program becomes `__main__`, with its own sys.argv and sys.path[0]; processes it starts find the
-alias by PYTHONPATH.
+The program becomes `__main__`, with its own sys.argv and sys.path[0]. PYTHONPATH gives the alias to
+processes that it starts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def is_program(path: str) -> bool:
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:
-    """`python PATH ARGUMENTS`. Whatever the program raises passes through, SystemExit too."""
+    """`python PATH ARGUMENTS`. All exceptions of the program pass through, also SystemExit."""
     sys.argv[:] = [path, *arguments]
     path = os.path.abspath(path)
     if not os.path.isfile(path) or not _is_source(path):
-        # A folder or an archive with __main__.py, or compiled code; it goes on the path itself.
+        # A folder or archive with __main__.py, or compiled code, is itself put on the path.
         _lead_to_alias(None)
         runpy.run_path(path, run_name="__main__")
         return
-    # A script that is a link finds the modules beside the file it leads to.
+    # If a script is a link, it finds the modules next to the link's target.
     _lead_to_alias(os.path.dirname(os.path.realpath(path)))
     with open(path, "rb") as file:
         source = file.read()
@@ -68,15 +68,15 @@ def _lead_to_alias(folder: str | None) -> None:
 
 
 def _is_source(path: str) -> bool:
-    """Whether a file is Python's text: archives and compiled modules contain zero bytes."""
+    """Whether a file is Python source: archives and compiled modules contain zero bytes."""
     with open(path, "rb") as file:
         return b"\0" not in file.read(4096)
 
 
 def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
-    """Execute a program's text in a new module `__main__`, which stays after its end.
+    """Execute a program's source in a new module `__main__`, which stays after the end.
 
-    `runpy` would take it away again, before exit handlers that pickle the program's classes run.
+    `runpy` would remove it before exit handlers that pickle the program's classes run.
     """
     module = ModuleType("__main__")
     module.__dict__.update(__builtins__=builtins, __loader__=loader)

@@ -1,7 +1,7 @@
 """Collectives on NumPy arrays: the framework-neutral face. Knows `faces`, `core`.
 Arrays must be C-contiguous, of dtype uint8, int8, uint16, int16, int32, int64, float16, float32,
-float64 or bool. Those on a GPU (CuPy's, Numba's, anything with ``__cuda_array_interface__``) are
-taken like NumPy's, and give results on that GPU. `faces.collectives` describes every function.
+float64 or bool. Arrays on a GPU (CuPy's, Numba's, anything with ``__cuda_array_interface__``) are
+accepted too, and give results on that GPU. `faces.collectives` describes every function.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ class ArrayAdapter:
     """See `faces.adapter.Adapter`."""
 
     def __init__(self) -> None:
-        # Looking a dtype object up is many times cheaper than its name, which NumPy composes.
+        # Looking up a dtype object is many times cheaper than its name, which NumPy composes.
         self.codes: dict[Any, int] = {np.dtype(name): operations.DTYPES[name] for name in _NAMES}
 
     def buffer(self, tensor: Array, operation: str, *, written: bool = False) -> Buffer:
-        """The array's memory. Raises ValueError for what the engine cannot use."""
+        """The array's memory. Raises ValueError if the engine cannot use it."""
         if type(tensor) is not np.ndarray and not isinstance(tensor, np.ndarray):
             if device_arrays.is_one(tensor):
                 return device_arrays.buffer(tensor, written)
@@ -65,16 +65,16 @@ class ArrayAdapter:
             if type(tensor) is not np.ndarray or size < memory.LARGE_RESULT_BYTES:
                 return np.empty_like(tensor)
         if tensor.dtype not in self.codes:
-            return tensor  # refused by `buffer`, in words
+            return tensor  # `buffer` refuses it with an error
         block: Array = memory.result_memory(size)
         return block.view(tensor.dtype).reshape(shape)
 
     def result(self, tensor: Array, output: Any) -> Array:
-        """An output of the engine as an array of the library that `tensor` is of."""
+        """An output of the engine as an array of the library of `tensor`."""
         return output if type(output) is np.ndarray else device_arrays.as_given(tensor, output)
 
     def plain_output(self, tensor: Array) -> Array | None:
-        """An uninitialised array like a contiguous one of NumPy's own; None for any other."""
+        """An uninitialised array like a contiguous NumPy array; None for any other."""
         if type(tensor) is not np.ndarray or not tensor.flags.c_contiguous:
             return None
         if tensor.nbytes < memory.LARGE_RESULT_BYTES:
@@ -87,7 +87,7 @@ class ArrayAdapter:
         return arguments.group_members(tensors, is_array, operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """The rows for each receiver. Raises ValueError for what are no 32-bit integers."""
+        """The rows for each receiver. Raises ValueError unless they are 32-bit integers."""
         if splits is None:
             return None
         if not isinstance(splits, np.ndarray):

@@ -2,8 +2,8 @@
 
     [2026-01-31 12:00:00.   142: I session.py:77] [0]: Autotuner: Warming up (2 remaining)
 
-Information goes to stdout, warnings to stderr, as Horovod's do; with HOROVOD_LOG_HIDE_TIME the
-time is left out.
+Information goes to stdout and warnings to stderr, as in Horovod; HOROVOD_LOG_HIDE_TIME leaves out
+the time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Messenger:
         self._record = record
 
     def info(self, text: str) -> None:
-        """Print what somebody following closely wants to see."""
+        """Print details for somebody who follows closely."""
         self._print("INFO", text)
 
     def warn(self, text: str) -> None:
-        """Print what went wrong although the training goes on."""
+        """Print that something went wrong although training goes on."""
         self._print("WARNING", text)
 
     def result(self, text: str) -> None:
-        """Print the end of the matter, whatever the level: who asked for tuning wants to know."""
+        """Print the final result at any level: users who asked for tuning want to know."""
         if self._record is not None:
             self._record(text)
         print(f"hvdtune autotune: {text}", file=sys.stderr, flush=True)

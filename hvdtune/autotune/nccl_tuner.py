@@ -1,15 +1,15 @@
-"""The fastest algorithm, protocol and channels for each size, as NCCL's example tuner plugin reads
-them: `hvdtune autotune export --nccl-tuner FILE MEASUREMENT…`.
+"""Exports the fastest algorithm, protocol and channels for each size for NCCL's example tuner
+plugin: `hvdtune autotune export --nccl-tuner FILE MEASUREMENT…`.
 
-A measurement is the JSON file of one `hvdtune bench --device cuda` under NCCL_ALGO, NCCL_PROTO and
+A measurement is the JSON file of one `hvdtune bench --device cuda` with NCCL_ALGO, NCCL_PROTO and
 equal NCCL_MIN_CTAS and NCCL_MAX_CTAS. The plugin's file (NVIDIA/nccl, plugins/tuner/example,
-README.md and plugin.c; earlier ext-tuner/example) has one line a rule; the first that fits counts:
+README.md and plugin.c; earlier ext-tuner/example) has one rule per line; the first match counts:
 
     collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff
 
 with -1 for any number and for NCCL's own choice of channels; lines that begin with # are comments.
-That choice does not survive, however: plugin.c presets one channel for every call, and NCCL takes
-what it finds there. So all rules here name their channels and together hold for all sizes.
+However, NCCL's own choice does not work: plugin.c presets one channel for every call, and NCCL uses
+that. So all rules here name their channels, and together they cover all sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: What the plugin knows, in its words, by ours or NCCL's in lower case.
+#: The plugin's words, by ours or NCCL's in lower case.
 COLLECTIVES = {name: name for name in ("allreduce", "allgather", "reducescatter", "broadcast")}
 ALGORITHMS = {
     **{name: name for name in ("tree", "ring", "nvls", "pat")},
@@ -37,12 +37,12 @@ _COLUMNS = ",".join(
 )
 #: The largest size_t.
 MOST_BYTES = 2**64 - 1
-#: A choice that is as good within this share goes on from one size to the next.
+#: If a choice is within this share of the best, it is kept for the next size.
 AS_GOOD = 0.03
 
 
 class Choice(NamedTuple):
-    """What a measurement was made with, in the plugin's words."""
+    """The settings of a measurement, in the plugin's words."""
 
     algorithm: str
     protocol: str
@@ -59,7 +59,7 @@ class Rule(NamedTuple):
     ranks: int
 
     def line(self) -> str:
-        """As the plugin reads it: one node, these ranks, any pipelining and registration."""
+        """In the plugin's format: one node, these ranks, any pipelining and registration."""
         words = (self.collective, self.least, self.most, *self.choice, 1, self.ranks, -1, -1)
         return ",".join(map(str, words))
 
@@ -69,10 +69,10 @@ Times = dict[tuple[str, int], dict[int, dict[Choice, float]]]
 
 
 def export(paths: Iterable[str], target: str) -> str:
-    """Write the plugin's file; returns what is to be said about it.
+    """Write the plugin's file; returns a message for the user.
 
-    Raises ValueError with one sentence for what is no such measurement, OSError for a file that
-    cannot be read or written.
+    Raises ValueError with one sentence for a file that is not such a measurement, OSError for one
+    that cannot be read or written.
     """
     times: Times = defaultdict(lambda: defaultdict(dict))
     kinds: dict[str, str] = {}
@@ -82,11 +82,11 @@ def export(paths: Iterable[str], target: str) -> str:
     if len(kinds) > 1:
         (one, first), (other, second) = list(kinds.items())[:2]
         raise ValueError(
-            f"{first} was measured on {one}, but {second} on {other}: one file is for one."
+            f"{first} was measured on {one}, but {second} on {other}: a file holds only one kind."
         )
     if not times:
         raise ValueError(
-            "the measurements hold none of the collectives that the plugin knows: "
+            "the measurements contain none of the collectives that the plugin knows: "
             f"{', '.join(COLLECTIVES)}."
         )
     rules = [rule for key in sorted(times) for rule in choose(key, times[key])]
@@ -102,8 +102,8 @@ def export(paths: Iterable[str], target: str) -> str:
 
 
 def choose(key: tuple[str, int], measured: Mapping[int, Mapping[Choice, float]]) -> list[Rule]:
-    """Rules for all sizes of one collective: neighbours with one choice are one rule, and between
-    two choices the geometric mean of the sizes decides."""
+    """Rules for all sizes of one collective. Neighbours with the same choice are one rule; the
+    boundary between two choices is the geometric mean of the sizes."""
     collective, ranks = key
     rules: list[Rule] = []
     before = 0
@@ -133,11 +133,12 @@ def _text(rules: list[Rule], kind: str, missing: list[str]) -> str:
 def _read(path: str) -> dict[str, Any]:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text
-        raise ValueError(f"{path} is no JSON file of hvdtune bench: {error}.") from None
+    except ValueError as error:  # not JSON, or not text
+        raise ValueError(f"{path} is not a JSON file of hvdtune bench: {error}.") from None
     if not isinstance(document, dict) or document.get("device") != "cuda":
         raise ValueError(
-            f"{path} is no measurement on GPUs: make one with hvdtune bench --device cuda --json."
+            f"{path} is not a measurement on GPUs: make one with "
+            "hvdtune bench --device cuda --json."
         )
     if document.get("wrong"):
         raise ValueError(f"{path} has {document['wrong']} wrong results: nothing is made of it.")
@@ -145,7 +146,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _add(times: Times, path: str, document: Mapping[str, Any]) -> str:
-    """Note one file's times; the kind of its GPUs."""
+    """Add one file's times; returns the kind of its GPUs."""
     try:
         environment = document["environment"]
         choice = _choice(path, environment["nccl_settings"])
@@ -156,7 +157,9 @@ def _add(times: Times, path: str, document: Mapping[str, Any]) -> str:
                 cell[choice] = min(cell.get(choice, math.inf), float(form["time"]["p50"]))
         return ", ".join(dict.fromkeys(environment["gpus"]))
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no whole file of hvdtune bench: {error} is missing.") from None
+        raise ValueError(
+            f"{path} is not a complete file of hvdtune bench: {error} is missing."
+        ) from None
 
 
 def _choice(path: str, settings: Mapping[str, str]) -> Choice:

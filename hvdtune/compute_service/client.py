@@ -1,4 +1,4 @@
-"""The side that asks a compute service: a dispatcher, a worker, or a process that trains."""
+"""The client of a compute service: in a dispatcher, a worker, or a process that trains."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from hvdtune.compute_service import messages
 from hvdtune.compute_service.errors import BY_NAME
 
-_SECONDS = 10.0  # to connect, and for an answer beyond the time that it may take
+_SECONDS = 10.0  # to connect, and to answer, beyond the time that the question itself may take
 _TRIES = 3
-# A host that is gone is noticed after a minute, also by who only waits.
+# So a dead host is noticed after a minute, also by clients that only wait.
 _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
 class ComputeClient:
     """Asks the service that listens at one of `compute_addresses` (see `ComputeService.addresses`).
 
-    `key` is the service's; `verbose` is accepted for Horovod's sake and changes nothing. Any number
-    of threads may use a client, and it needs no closing.
+    `key` is the service's; `verbose` is ignored; Horovod has it. Any number of threads may use a
+    client, and it needs no closing.
 
-    All methods raise ConnectionError where the service does not answer (here: at none of the
-    addresses), RuntimeError where it is shut down while they wait, and what else they name.
+    All methods raise ConnectionError if the service does not answer (here: at none of the
+    addresses), RuntimeError if it is shut down while they wait, and the errors that they name.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ComputeClient:
         places = [
             (str(host), int(port)) for some in compute_addresses.values() for host, port in some
         ]
-        # By an address that only this host has, others would not find what is told of here.
+        # A loopback address comes last: others could not reach what this process registers.
         places.sort(key=lambda place: place[0].startswith("127.") or place[0] == "::1")
         failures = []
         for self._place in places:
@@ -53,11 +53,11 @@ class ComputeClient:
             + (", ".join(failures) or "there is none")
         )
 
-    #: This host's address towards the service.
+    #: This host's address on its connection to the service.
     own_address: str
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Say where a dispatcher is; saying it again does no harm.
+        """Register a dispatcher's address; repeating that does no harm.
 
         Raises IndexError for an id that the service does not expect, and ValueError if this
         dispatcher is known at another address.
@@ -77,9 +77,9 @@ class ComputeClient:
         )
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        """Say that a dispatcher's worker is ready; saying it again does no harm.
+        """Register a dispatcher's worker as ready; repeating that does no harm.
 
-        Raises IndexError for a dispatcher's id that the service does not expect.
+        Raises IndexError for a dispatcher id that the service does not expect.
         """
         self._ask("register_worker", dispatcher=dispatcher_id, worker=worker_id)
 
@@ -92,18 +92,18 @@ class ComputeClient:
         self._ask("wait_for_workers", seconds=timeout, dispatcher=dispatcher_id, timeout=timeout)
 
     def is_running(self) -> bool:
-        """Whether the service is there and was not told to shut down."""
+        """Whether the service runs and was not told to shut down."""
         try:
             return bool(self._ask("is_running"))
         except ConnectionError:
             return False
 
     def shutdown(self) -> None:
-        """Tell the service, and by it all who wait for that, to shut down."""
+        """Tell the service, and through it all processes that wait for that, to shut down."""
         self._ask("end")
 
     def wait_for_shutdown(self, timeout: float | None = None) -> None:
-        """Return once the service is told to shut down or is gone, or after `timeout` seconds."""
+        """Return when the service is told to shut down or is gone, or after `timeout` seconds."""
         self._wait_for_shutdown_thread.join(timeout)
 
     @property
@@ -122,7 +122,7 @@ class ComputeClient:
                 self._exchange("wait_for_end", {}, None)
                 return
             except (OSError, messages.Rejected):
-                # A connection that lasted was cut by something between here and there.
+                # Something on the way has cut a connection that had lasted.
                 failures = 1 if time.monotonic() - begin > 2 * _SECONDS else failures + 1
                 time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""The errors that a service's answer can be, on the side of who asked."""
+"""The errors that a service's answer can contain, as the client raises them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ class TimeoutException(Exception):
     """Something has taken longer than it may."""
 
 
-#: By the name that stands in an answer.
+#: By their name in an answer.
 BY_NAME: dict[str, type[Exception]] = {
     error.__name__: error for error in (IndexError, RuntimeError, TimeoutException, ValueError)
 }

@@ -1,8 +1,8 @@
-"""Messages that only who has the key can write: a JSON object and its digest (HMAC-SHA256).
+"""Messages that need the key: a JSON object and its digest (HMAC-SHA256).
 
 A connection carries one question and one answer. The service first sends a challenge, random
-bytes; the question's digest covers it, and the answer's digest covers the question's. So neither a
-question nor an answer can be sent again by somebody who has recorded it. Nothing is encrypted.
+bytes; the question's digest covers it, and the answer's digest covers the question's. So somebody
+who has recorded a question or an answer cannot send it again. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = struct.Struct(">I32s")  # before the text: its length and its digest
 
 
 class Rejected(Exception):
-    """What has come is too long, or is not from somebody who has the key."""
+    """A message is too long, or its sender does not have the key."""
 
 
 def pack(key: bytes, before: bytes, content: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -40,13 +40,13 @@ def length(prefix: bytes) -> int:
 
 
 def unpack(key: bytes, before: bytes, prefix: bytes, text: bytes) -> tuple[dict[str, Any], bytes]:
-    """What a message says, and its digest. Raises Rejected if it was made without the key."""
+    """The content of a message, and its digest. Raises Rejected if it was made without the key."""
     digest = bytes(PREFIX.unpack(prefix)[1])
     if not hmac.compare_digest(digest, _digest(key, before, text)):
         raise Rejected("a message that was not made with this key")
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise Rejected("a message that is no JSON object")
+        raise Rejected("a message that is not a JSON object")
     return content, digest
 
 

@@ -1,4 +1,4 @@
-"""What a compute service knows: where the dispatchers are, and which workers each has."""
+"""The data of a compute service: addresses of dispatchers, and the workers of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Registry:
             return {"error": ["ValueError", f"the compute service was asked wrongly: {error}"]}
 
     def end(self) -> None:
-        """Let all who wait for the end know of it, and all who wait for others stop waiting."""
+        """Release all that wait for the end, and all that wait for others."""
         self._ended = True
         self._change()
 

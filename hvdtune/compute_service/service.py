@@ -1,4 +1,4 @@
-"""The process that has the registry, as a server: one thread serves all who ask or wait."""
+"""The process that has the registry, as a server: one thread serves all clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hvdtune.compute_service import messages
 from hvdtune.compute_service.registry import Registry
 from hvdtune.core.meeting.addresses import addresses_of, present_interfaces
 
-_PATIENCE = 10.0  # seconds for a question to arrive, and for answers to leave at the end
+_PATIENCE = 10.0  # seconds for a question to arrive, and at the end for answers to be sent
 _BACKLOG = 1024  # all workers of a service may connect at the same time
 
 
 class ComputeService:
     """Answers `ComputeClient`s that have the same key, until `shutdown` or the process's end.
 
-    `dispatchers` and `workers_per_dispatcher` (at least 1 each) say how many it expects. It listens
-    on an address of each of this host's interfaces, or of those that `nics` names.
+    It expects `dispatchers` and `workers_per_dispatcher` (at least 1 each). It listens on an
+    address of each of this host's interfaces, or only of those that `nics` names.
 
     Raises ValueError for numbers below 1, an empty key, and `nics` without an address.
     """
@@ -54,12 +54,12 @@ class ComputeService:
         self._thread.start()
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Where it listens: for each interface its addresses, with ports."""
+        """The addresses that it listens on: for each interface, with ports."""
         return {name: [place] for name, (place, _) in self._listening.items()}
 
     def shutdown(self) -> None:
-        """Tell who waits that the service has ended, and end it; called again it does nothing."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        """Tell waiting clients that the service has ended, and end it; repeating does no harm."""
+        with contextlib.suppress(RuntimeError):  # the loop is already closed
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -91,7 +91,7 @@ class ComputeService:
         try:
             await self._answer(reader, writer)
         except (OSError, EOFError, asyncio.TimeoutError, messages.Rejected):
-            pass  # a stranger, or somebody who is gone
+            pass  # a stranger, or a client that is gone
         finally:
             writer.close()
             try:
@@ -108,7 +108,7 @@ class ComputeService:
             self._key, challenge, *await asyncio.wait_for(arriving, _PATIENCE)
         )
         answering = asyncio.ensure_future(self._registry.answer(question))
-        leaving = asyncio.ensure_future(reader.read(1))  # who asks sends nothing else
+        leaving = asyncio.ensure_future(reader.read(1))  # a client sends nothing else
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
@@ -126,7 +126,7 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def _listen(nics: Collection[str] | None) -> dict[str, tuple[tuple[str, int], socket.socket]]:
-    """A listening socket on an address of each interface, with where it listens."""
+    """A listening socket on an address of each interface, with its address."""
     found = addresses_of(present_interfaces() if nics is None else [*nics])
     missing = [name for name in nics or () if name not in found]
     if missing or not found:

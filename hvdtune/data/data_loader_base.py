@@ -8,7 +8,7 @@
 
     loader = FilesAhead(async_loader_queue_size=8)
 
-Classes, methods, arguments and the order of calls are those of Horovod 0.28's module of this name.
+Classes, methods, arguments and the order of calls are those of Horovod 0.28's module of that name.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Any
 
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
 
-_LOOK_S = 0.1  # how often a thread that waits for room in the queue looks whether it is to end
+_LOOK_S = 0.1  # how often a thread that waits for room in the queue checks whether it must end
 
 
 class BaseDataLoader:
-    """Batches of an epoch, one after the other. A class of one's own has at least `_iterate`."""
+    """The batches of an epoch, one after the other. A subclass needs at least `_iterate`."""
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches in an epoch."""
         raise NotImplementedError(f"{type(self).__name__} does not say how many batches it has")
 
     def _iterate(self) -> Iterator[Any]:
-        """The batches of one epoch, as they are read."""
+        """Read and yield the batches of one epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no _iterate(), which yields batches")
 
     def _process_batch(self, batch: Any) -> Any:
-        """What the program gets of a batch, made in the program's thread."""
+        """Make the program's batch from one that was read, in the program's thread."""
         return batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -47,7 +47,7 @@ class BaseDataLoader:
 
 
 class _EndOfEpoch:
-    """Follows an epoch's last batch. `error`: what `_iterate()` ended with, in its place."""
+    """Follows an epoch's last batch. `error`: the error with which `_iterate()` ended, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -77,7 +77,7 @@ class _Reading:
             self._give(_EndOfEpoch())
 
     def _give(self, batch: Any) -> bool:
-        """Put it into the queue; False if nobody wants it any more."""
+        """Put it into the queue; False if it is no longer wanted."""
         while not self._is_over.is_set():
             try:
                 self._batches.put(batch, timeout=_LOOK_S)
@@ -88,16 +88,16 @@ class _Reading:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this process that reads, not one that this process was forked from."""
+        """Whether this process reads, rather than one from which it was forked."""
         return self._process == os.getpid()
 
     @property
     def ahead(self) -> int:
-        """How many batches have been read and not taken."""
+        """How many batches have been read but not taken."""
         return self._batches.qsize()
 
     def take(self) -> Any:
-        """The next batch, or the end of an epoch; also that of one which another thread ends."""
+        """The next batch, or the end of an epoch, even if another thread ends the reading."""
         while True:
             try:
                 return self._batches.get(timeout=_LOOK_S)
@@ -106,18 +106,18 @@ class _Reading:
                     return _EndOfEpoch()
 
     def end(self) -> None:
-        """Read no further; waits until the batch that is being read is there."""
+        """Stop reading; waits until the batch that is being read is complete."""
         self._is_over.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
 
 
 class AsyncDataLoaderMixin:
-    """Put before a loader class among the bases: a thread reads batches before they are needed.
+    """Put this before a loader class among the bases: a thread then reads batches ahead.
 
-    The thread begins with the first iteration and goes on with the next epoch while the program is
-    busy with this one. Who breaks off in an epoch gets the rest of it next time. An error of
-    `_iterate()` is raised where its batch would have come; the next iteration begins anew.
+    The thread starts with the first iteration, and reads the next epoch while the program is busy
+    with this one. If the program breaks off in an epoch, its next iteration gets the rest. An error
+    of `_iterate()` is raised in place of its batch; the next iteration starts again.
     """
 
     _iterate: Callable[[], Iterator[Any]]  # the loader's class has both
@@ -130,10 +130,10 @@ class AsyncDataLoaderMixin:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Read at most `async_loader_queue_size` batches ahead; 0: none, in the program's thread.
+        """Read up to `async_loader_queue_size` batches ahead; 0: read in the program's thread.
 
-        `debug_data_loader`: say on stderr how far ahead, once an epoch. Whatever else is given is
-        for the loader's class.
+        `debug_data_loader`: report on stderr, once per epoch, how far ahead it reads. All other
+        arguments are for the loader's class.
 
         Raises:
             ValueError: the queue's size is negative.
@@ -149,7 +149,7 @@ class AsyncDataLoaderMixin:
         super().__init__(*args, **kwargs)
 
     def close_async_loader(self) -> None:
-        """End the thread and forget what it has read; the next iteration begins anew."""
+        """End the thread and drop what it has read; the next iteration starts again."""
         reading, self._reading = self._reading, None
         if reading is not None and reading.is_ours:
             reading.end()
@@ -159,7 +159,7 @@ class AsyncDataLoaderMixin:
         if self.async_loader_queue_size == 0:
             yield from super().__iter__()  # type: ignore[misc]
             return
-        if self._reading is None or not self._reading.is_ours:  # in a fork nobody reads
+        if self._reading is None or not self._reading.is_ours:  # after a fork nobody reads
             self._reading = _Reading(self)
         reading = self._reading
         if self.debug_data_loader:

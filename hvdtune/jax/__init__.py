@@ -1,6 +1,6 @@
 """hvdtune for JAX: `import hvdtune.jax as hvd`, in the style of Horovod's other faces.
 
-Nothing is compiled against JAX: inside `jax.jit` the collectives are custom calls of XLA's, which
+Nothing is compiled against JAX: inside `jax.jit` the collectives are custom calls of XLA, which
 reach the engine without Python. Knows `core`, `faces` and `arrays`.
 """
 

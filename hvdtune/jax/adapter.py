@@ -48,12 +48,12 @@ def check_dtype(dtype: Any, operation: str) -> None:
 
 
 def on_host(array: Any) -> Array:
-    """The values of a concrete array of JAX, in C order; they must not be written."""
+    """The values of a concrete JAX array, in C order; they must not be written."""
     return np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array))
 
 
 def leaves_of(tree: Any, operation: str) -> tuple[list[Any], Any]:
-    """The arrays of a pytree, and its structure. Raises ValueError, TypeError for no array."""
+    """The arrays and the structure of a pytree. Raises ValueError or TypeError for other leaves."""
     found, structure = jax.tree.flatten(tree)
     leaves = []
     for index, leaf in enumerate(found):

@@ -1,4 +1,4 @@
-"""One call of a collective: what is asked of the engine, apart from the arrays."""
+"""One call of a collective: its parameters, without the arrays."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Call:
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     root_rank: int = 0
-    #: Allgather: for every array, the rows of each rank of the set. None: those of this rank.
+    #: Allgather: for every array, the rows of each rank of the set. None: as many as on this rank.
     sizes: tuple[Shape, ...] | None = None
-    #: Alltoall: rows for each rank, and from each. None: equal parts.
+    #: Alltoall: rows to each rank, and from each rank. None: equal parts.
     splits: Shape | None = None
     received: Shape | None = None
 
@@ -66,7 +66,7 @@ class Call:
         return rows * members if self.sizes is None else sum(self.sizes[index])
 
     def attributes(self) -> dict[str, Any]:
-        """What XLA's custom call is compiled with: see `_native.xla_collective_call`."""
+        """The attributes of XLA's custom call: see `_native.xla_collective_call`."""
         assert self.name is not None
         members, place = members_of(self.process_set)
         equal = self.sizes is None and self.splits is None
@@ -80,7 +80,7 @@ class Call:
         }
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Do it now, on arrays in host memory. Raises what `faces.collectives` does."""
+        """Perform it now, on arrays in host memory. Raises what `faces.collectives` raises."""
         name, process_set = self.name, self.process_set
         reduction = (self.op, process_set, self.prescale_factor, self.postscale_factor)
         first = arrays[0]
@@ -107,7 +107,7 @@ class Call:
         )
 
     def exchange(self, arrays: Sequence[Array]) -> list[tuple[Array, Array]]:
-        """An alltoall now: for every array the rows received, and how many came from each rank."""
+        """Perform an alltoall: for every array, the rows received, and their number by sender."""
         return self._finish_all(
             [
                 collectives.alltoall_async(array, self.splits, one, self.process_set)
@@ -116,7 +116,7 @@ class Call:
         )
 
     def _names(self, count: int) -> list[str | None]:
-        """Of the arrays of an operation that has no groups."""
+        """The names of the arrays of an operation without groups."""
         if self.name is None or count == 1:
             return [self.name] * count
         return [f"{self.name}.{index}" for index in range(count)]
@@ -133,7 +133,7 @@ def _fetch(handle: int, results: dict[int, Any]) -> None:
 
 
 def members_of(process_set: ProcessSet) -> tuple[int, int]:
-    """(ranks of a set, this rank's place among them). Raises ValueError for what is not in it."""
+    """(ranks of a set, this rank's place in it). Raises ValueError if this rank is not in it."""
     operations.running_engine()
     id_of(process_set)
     size, place = process_set.size(), process_set.rank()

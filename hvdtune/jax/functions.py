@@ -1,4 +1,4 @@
-"""Making ranks equal: parameters and optimizers' states."""
+"""Makes ranks equal: parameters and optimizers' states."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def broadcast_parameters(
 ) -> Any:
     """A pytree like `params` with the arrays of global rank `root_rank`, on every rank of the set.
 
-    For parameters, optimizers' states, keys of random numbers. Leaves that are no arrays, such as
-    Python's numbers, are this rank's: send them with `broadcast_object`. Outside `jax.jit` only.
-    Raises ValueError on every rank if the arrays differ in place, type or shape, or are of a type
-    that cannot be sent, RuntimeError in a function that is traced.
+    For parameters, optimizers' states, random keys. Leaves that are not arrays, such as Python's
+    numbers, stay this rank's: send them with `broadcast_object`. Works only outside `jax.jit`.
+    Raises ValueError on every rank if the arrays differ in place, type or shape, or have a type
+    that cannot be sent; RuntimeError in a function that is traced.
     """
     if not names.is_plain():
         raise RuntimeError(
@@ -73,14 +73,14 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _as_sent(leaf: Any) -> Any:
-    """An array of a type that the engine has: keys of random numbers are uint32."""
+    """An array of a type that the engine has: random keys become uint32."""
     if _is_key(leaf):
         leaf = jax.random.key_data(leaf)
     return _bits(leaf, jnp.int32) if leaf.dtype == jnp.uint32 else leaf
 
 
 def _as_given(leaf: Any, array: Any) -> Any:
-    """`array` as `leaf` was, before `_as_sent`."""
+    """Convert `array` back to the type of `leaf`: undoes `_as_sent`."""
     if not _is_key(leaf):
         return _bits(array, jnp.uint32) if leaf.dtype == jnp.uint32 else array
     return jax.random.wrap_key_data(_bits(array, jnp.uint32), impl=jax.random.key_impl(leaf))

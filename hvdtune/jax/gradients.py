@@ -1,7 +1,7 @@
 """The collectives as differentiable functions.
 
-Gradients are Horovod's: they describe the loss summed or averaged over ranks as training scripts
-use it, not the mathematical transpose in every case. With ``g`` the gradient of the output:
+Gradients are Horovod's. They describe the loss summed or averaged over ranks, as training scripts
+use it; they are not always the mathematical transpose. With ``g`` the gradient of the output:
 
     allreduce        allreduce(g), same operator and factors
     allgather        this rank's rows of the average of g over ranks
@@ -30,7 +30,7 @@ from hvdtune.jax.call import Call, members_of
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """The results of a call, through which `jax.grad` finds its way back."""
+    """The results of a call, differentiable by `jax.grad`."""
     kinds = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arrays]
 
     @jax.custom_vjp
@@ -48,7 +48,7 @@ def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _backward(call: Call, inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """The gradients of the inputs; those of integers and bools are JAX's zeros without a value."""
+    """The gradients of the inputs; for integers and bools, JAX's zeros without a value."""
     given = None if call.name is None else f"{call.name}.grad"
     call = replace(call, name=names.name_of(given, call.operation))
     has = [jnp.issubdtype(one.dtype, jnp.inexact) for one in inputs]
@@ -106,7 +106,7 @@ def _own_rows(call: Call, index: int, gathered: Any, rows: int) -> Any:
 
 
 def _padded(returned: Any, rows: int) -> Any:
-    """With zeros for the rows that went nowhere."""
+    """`returned`, with zeros for the rows that were not sent."""
     missing = rows - returned.shape[0]
     if missing == 0:
         return returned

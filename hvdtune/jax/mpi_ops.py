@@ -1,16 +1,16 @@
 """The collectives of JAX's face, on arrays and pytrees of them, inside and outside `jax.jit`.
 
-All arrays of a pytree make one call: several are one group. All functions have gradients (see
-`gradients`), and none can be mapped with `jax.vmap`.
+All arrays of a pytree make one call, as one group if there are several. All functions have
+gradients (see `gradients`), and none can be mapped with `jax.vmap`.
 
-Names match calls between ranks. Those without one match by their order: outside `jax.jit` among all
+Ranks match calls by name. Calls without a name match by their order: outside `jax.jit` among all
 calls of a kind, inside by their place in the function that is traced.
 
-Outside, everything is as for NumPy's arrays: HorovodInternalError for what concerns the job,
-ValueError and TypeError for arguments. Inside, arguments are checked while JAX traces the function;
-what only the ranks together can find out arrives as JAX's JaxRuntimeError with the same text, where
-the result is waited for. Shapes must be known there: `allgather` needs as many rows on every rank,
-or `sizes`; `alltoall` with `splits` needs `received_splits`.
+Outside, errors are those of NumPy arrays: HorovodInternalError for the job, ValueError and
+TypeError for arguments. Inside, arguments are checked while JAX traces the function. Errors that
+only the ranks together can detect are raised as JAX's JaxRuntimeError, with the same text, when
+the program waits for the result. Shapes must be known there: `allgather` needs equal numbers of
+rows on all ranks, or `sizes`; `alltoall` with `splits` needs `received_splits`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduce an array, or all arrays of a pytree as one, over the ranks: the average, unless `op`.
+    """Reduce an array, or all arrays of a pytree together, over the ranks; default: the average.
 
-    `postscale_factor * op over ranks (prescale_factor * tensor)`, of the same types and shapes on
-    all ranks. `average` is the deprecated form of `op`.
+    Returns `postscale_factor * op over ranks (prescale_factor * tensor)`. Types and shapes must be
+    equal on all ranks. `average` is the deprecated form of `op`.
     """
     call = Call(
         ALLREDUCE,
@@ -68,7 +68,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Reduce the arrays of a list or any other pytree as one; the result is like it."""
+    """Reduce the arrays of a list or any other pytree together; the result is such a pytree."""
     call = Call(
         ALLREDUCE,
         process_set,
@@ -87,10 +87,10 @@ def allgather(
     process_set: ProcessSet = global_process_set,
     sizes: Sequence[int] | None = None,
 ) -> Any:
-    """Join every rank's array along the first dimension in rank order; or each of a pytree.
+    """Join every rank's array, or each array of a pytree, along the first dimension in rank order.
 
-    `sizes`: how many rows each rank of the set has, for all arrays. Inside `jax.jit` they are
-    needed if the ranks have different numbers; outside they are not.
+    `sizes`: how many rows each rank of the set has, for all arrays. It is needed only inside
+    `jax.jit`, if the ranks have different numbers.
     """
     return _gather(Call(ALLGATHER, process_set, name), tensor, sizes)
 
@@ -101,7 +101,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
     sizes: Sequence[int] | None = None,
 ) -> Any:
-    """`allgather` of the arrays of a list or any other pytree as one; the result is like it."""
+    """`allgather` of the arrays of a list or any other pytree together; returns such a pytree."""
     group = _group(tensors, "grouped_allgather")
     return _gather(Call(ALLGATHER, process_set, name, grouped=True), group, sizes)
 
@@ -125,10 +125,10 @@ def alltoall(
 ) -> Any:
     """Send `splits[r]` rows to rank `r` of the set, and receive what the others send here.
 
-    The rows received, in the order of senders; with `splits` a pair of them and an int32 array of
-    how many came from each rank. Without, every rank gets the same number. Of a pytree, each array
-    is sent like this. Inside `jax.jit` `splits` must be known numbers, not traced ones, and
-    `received_splits` must say how many rows come from each rank; outside it is not needed.
+    Returns the received rows in the order of senders; with `splits`, a pair of them and an int32
+    array of how many each rank has sent. Without `splits`, every rank gets the same number. Each
+    array of a pytree is sent like this. Inside `jax.jit`, `splits` must be known numbers, not
+    traced ones, and `received_splits` (not needed outside) how many rows each rank sends.
     """
     call = Call(ALLTOALL, process_set, name)
     if splits is None:
@@ -159,9 +159,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """Reduce an array (Average or Sum) and return this rank's share of its rows; or a pytree's.
+    """Reduce an array or a pytree's (Average or Sum) and return this rank's share of the rows.
 
-    Rank `r` of `n` gets `rows // n` rows, and one more if `r < rows % n`.
+    Rank `r` of `n` gets `rows // n` rows, plus one if `r < rows % n`.
     """
     call = Call(
         REDUCESCATTER,
@@ -182,7 +182,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """`reducescatter` of the arrays of a list or any other pytree as one; the result is like it."""
+    """`reducescatter` of the arrays of a list or another pytree together; returns such a pytree."""
     call = Call(
         REDUCESCATTER,
         process_set,
@@ -196,7 +196,7 @@ def grouped_reducescatter(
 
 
 def _group(tensors: Any, operation: str) -> Any:
-    """The arrays of a group, a pytree or an iterator. Raises ValueError, TypeError for none."""
+    """The arrays of a group, a pytree or an iterator. Raises ValueError or TypeError for others."""
     if isinstance(tensors, dict | list | tuple):
         return tensors
     is_array = isinstance(tensors, jax.Array | np.ndarray)
@@ -250,7 +250,7 @@ def _call_on_tree(call: Call, tree: Any) -> Any:
 
 
 def _check(call: Call, leaves: Sequence[Any]) -> None:
-    """Raise while a function is traced what would be raised at once outside."""
+    """While a function is traced, raise the errors that would be raised at once outside."""
     members_of(call.process_set)
     if call.kind in (ALLREDUCE, REDUCESCATTER):
         if call.op == Adasum and call.kind == ALLREDUCE:
@@ -299,7 +299,7 @@ def _refuse_scalars(call: Call, leaves: Sequence[Any]) -> None:
 
 
 def _known_splits(what: str, splits: Any) -> tuple[int, ...]:
-    """Numbers of rows that are known now. Raises ValueError for traced ones."""
+    """Numbers of rows, which must be known now. Raises ValueError for traced ones."""
     if isinstance(splits, jax.core.Tracer):
         raise ValueError(
             f"alltoall: {what} must be known numbers, not traced ones: shapes depend on them."

@@ -1,8 +1,8 @@
-"""Whether a function is being traced, and what calls in it are called that were given no name.
+"""Whether a function is being traced, and the names of its calls that were given none.
 
-Names are counted within the innermost function that is traced ("jit.train_step.1"), whatever else
-has been traced before: all ranks find the same, although one may trace a function again that others
-have not. Two functions may use one name, because their calls never run at the same time.
+Names are counted within the innermost function that is traced ("jit.train_step.1"), regardless of
+what was traced before: so all ranks find the same names, even if one traces a function again.
+Two functions may use the same name, because their calls never run at the same time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _counts: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionar
 
 
 def is_plain() -> bool:
-    """Whether nothing is traced or differentiated: values are known, and nobody looks back."""
+    """Whether nothing is traced or differentiated, so that values are known."""
     return isinstance(core.trace_ctx.trace, core.EvalTrace)
 
 
 def is_staged() -> bool:
-    """Whether a function is being traced whose values are known only later, as in `jax.jit`."""
+    """Whether a function is being traced, as in `jax.jit`, so that values are known only later."""
     return _staging_trace() is not None
 
 

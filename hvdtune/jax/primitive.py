@@ -1,15 +1,15 @@
 """JAX's primitive for all collectives, inside and outside `jax.jit`.
 
-Inside, a call is compiled to one custom call of XLA's, which is the engine's own code and needs no
-Python. Where XLA has no such target (arrays on a GPU) it is a callback into Python.
+Inside, a call is compiled to one custom call of XLA, which is the engine's own code and needs no
+Python. If XLA has no such target (arrays on a GPU), it is a callback into Python.
 
-XLA may run calls that do not depend on each other in any order, and each blocks a thread until the
-other ranks have come: two ranks with different orders could wait for each other for ever. So all
-calls have an effect of JAX's that keeps them in the order of the program: tokens chain the calls
-within a compiled function, through its loops and branches, and from one function to the next.
+XLA may run independent calls in any order, and each blocks a thread until the other ranks make
+the same call: two ranks with different orders could wait for each other for ever. So all calls
+have a JAX effect that keeps them in the order of the program: tokens chain the calls within a
+compiled function, through its loops and branches, and from one function to the next.
 
-After a call has failed, so has the token, and JAX raises the error again at the next one. A job
-begins without a token, and ends when the last call has.
+If a call fails, its token fails too, and JAX raises the error again at the next call. A job begins
+without a token, and ends after its last call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hvdtune.jax.adapter import on_host
 from hvdtune.jax.call import Call
 
 _TARGET = "hvdtune_collective"
-native = True  # tests look at the other way
+native = True  # tests switch it off
 _registered = False
 
 
@@ -51,7 +51,7 @@ collective_p.multiple_results = True
 
 
 def run(call: Call, arrays: Sequence[Any]) -> list[Any]:
-    """The results of a call, as arrays of JAX; traced where the arrays or the context are."""
+    """The results of a call, as JAX arrays; traced if the arrays or the context are."""
     results: list[Any] = collective_p.bind(*arrays, call=call)
     return results
 
@@ -119,10 +119,10 @@ def _take_token() -> Any:
 
 
 def _finish_calls() -> None:
-    """Wait for what this thread has dispatched: the other ranks also wait for it.
+    """Wait for the calls that this thread has dispatched: the other ranks also wait for them.
 
-    If one of them ends the job instead, the call ends with an error, which whoever looks at its
-    results gets.
+    If another rank ends the job instead, the call ends with an error, which is raised to
+    the code that looks at its results.
     """
     token = _take_token()
     if token is not None:

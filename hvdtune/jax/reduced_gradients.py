@@ -1,4 +1,4 @@
-"""Gradients that are the same on all ranks: `jax.grad` and its like, an optax transformation."""
+"""Gradients that are equal on all ranks: `jax.grad`, `value_and_grad`, an optax transformation."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def value_and_grad(
 
     Args:
         fun, argnums, has_aux, options: those of `jax.value_and_grad`.
-        name: what the grouped allreduce is called.
+        name: the name of the grouped allreduce.
         op: Average or Sum.
-        compression: what travels: `Compression.none`, `Compression.fp16`, or a Compressor.
+        compression: how they are sent: `Compression.none`, `Compression.fp16`, or a Compressor.
         gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after.
         process_set: the ranks.
 
-    Raises ValueError for another `op`, and for a factor that is not positive, or not 1 with Sum.
+    Raises ValueError for another `op`, and for a factor that is not positive or, with Sum, not 1.
     """
     reduce = _Reduction(name, op, compression, gradient_predivide_factor, process_set)
     local = jax.value_and_grad(fun, argnums=argnums, has_aux=has_aux, **options)
@@ -121,12 +121,12 @@ def DistributedOptimizer(
         optimizer: an `optax.GradientTransformation`.
         name, op, compression, gradient_predivide_factor, process_set: as for `value_and_grad`.
         backward_passes_per_step: gradients of this many updates are averaged here first; the
-            other updates are zero and nothing travels, as with `optax.MultiSteps`.
+            other updates are zero and nothing is sent, as with `optax.MultiSteps`.
 
     Give it gradients as `jax.grad` returns them, not those of this module's `grad`. Its state is
     that of `optimizer`, or `optax.MultiStepsState` around it.
-    Raises ImportError without optax, TypeError for what is no transformation, ValueError for
-    arguments as `value_and_grad` does.
+    Raises ImportError without optax, TypeError for anything but a transformation, ValueError for
+    the same arguments as `value_and_grad`.
     """
     try:
         import optax
@@ -150,13 +150,13 @@ def DistributedOptimizer(
     if backward_passes_per_step == 1:
         return optax.GradientTransformationExtraArgs(inner.init, update)
 
-    def reduce_means(means: Any) -> Any:  # calls are called after the function that makes them
+    def reduce_means(means: Any) -> Any:  # the function's name becomes part of the calls' names
         return reduce(means)
 
     def accumulate(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         is_last = state.mini_step == backward_passes_per_step - 1
 
-        # MultiSteps calls it at every pass, and forgets what it returns before the last.
+        # MultiSteps calls it at every pass, and ignores all results but the last.
         def update_at_last(means: Any, inner_state: Any, params: Any = None, **extra: Any) -> Any:
             reduced = jax.lax.cond(is_last, reduce_means, lambda unchanged: unchanged, means)
             return inner.update(reduced, inner_state, params, **extra)

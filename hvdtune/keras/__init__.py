@@ -1,8 +1,8 @@
 """Horovod's Keras API on hvdtune's engine: `import hvdtune.keras as hvd`.
 
 For Keras 3 on TensorFlow, PyTorch and JAX, and for tf-keras if TF_USE_LEGACY_KERAS is set. A script
-for `horovod.keras` or `horovod.tensorflow.keras` runs with this module in its place. Knows the
-faces of the backends; each is loaded only if Keras uses that backend.
+for `horovod.keras` or `horovod.tensorflow.keras` runs unchanged with this module instead. Knows
+the backends' faces; each is loaded only if Keras uses that backend.
 """
 
 from __future__ import annotations

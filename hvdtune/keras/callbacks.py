@@ -1,6 +1,6 @@
 """Callbacks for `fit`, with Horovod's names: equal weights, averaged metrics, learning rates.
 
-Give the same ones, in the same order, on all ranks. Where a training step is compiled (TensorFlow,
+Give all ranks the same callbacks in the same order. If a training step is compiled (TensorFlow,
 JAX), one of them also tells a recording where steps end.
 """
 
@@ -30,7 +30,7 @@ Logs = dict[str, Any] | None
 
 
 class _Steps:
-    """Whose steps `fit` marks: of the last of our callbacks in the list that it was given."""
+    """Which callback marks the steps of `fit`: the last of ours in its list."""
 
     marker: Any = None
 
@@ -39,7 +39,7 @@ _steps = _Steps()
 
 
 class _Callback(keras.callbacks.Callback):
-    """Marks the ends of steps, and keeps XLA away from collectives that it cannot compile."""
+    """Marks the ends of steps, and turns off XLA for collectives that it cannot compile."""
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Make sure that the training step can be compiled."""
@@ -57,7 +57,7 @@ class _Callback(keras.callbacks.Callback):
         model.make_train_function(force=True)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """A step ends here, if no optimizer says so."""
+        """Mark the end of a step, if no optimizer does."""
         super().on_train_batch_end(batch, logs)
         if _steps.marker is not None and _steps.marker() is self:
             marks.step_ended(_steps)
@@ -67,11 +67,11 @@ class _Callback(keras.callbacks.Callback):
 
 
 class BroadcastGlobalVariablesCallback(_Callback):
-    """Makes the weights and the optimizer's variables of all ranks those of `root_rank`.
+    """Makes the weights and the optimizer's variables of all ranks equal to those of `root_rank`.
 
-    Before the first step, if the model is built by then on all ranks (as `fit` does if it can);
-    else after the first one. `local_variables`: one variable or several that keep their values.
-    Raises ValueError for local variables that are no variables.
+    Does so before the first step if the model is already built on all ranks (`fit` builds it if it
+    can), else after that step. `local_variables`: one variable or several that keep their values.
+    Raises ValueError for local variables that are not variables.
     """
 
     def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
@@ -89,7 +89,7 @@ class BroadcastGlobalVariablesCallback(_Callback):
                 self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Leave this variable as it is."""
+        """Do not broadcast this variable."""
         if not (hasattr(var, "assign") and hasattr(var, "shape")):
             raise ValueError(
                 f"All local variables must be of tf.Variable type, or Keras variables, not {var!r}."
@@ -97,7 +97,7 @@ class BroadcastGlobalVariablesCallback(_Callback):
         self._local.append(var)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Broadcast, if it is possible already."""
+        """Broadcast, if that is possible already."""
         super().on_train_begin(logs)
         if self.broadcast_done:
             return
@@ -106,7 +106,7 @@ class BroadcastGlobalVariablesCallback(_Callback):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Broadcast, if it was not possible before."""
+        """Broadcast, if that was not possible before."""
         super().on_train_batch_end(batch, logs)
         if not self.broadcast_done:
             self._broadcast()
@@ -131,9 +131,9 @@ class BroadcastGlobalVariablesCallback(_Callback):
 
 
 class MetricAverageCallback(_Callback):
-    """At the end of an epoch, makes every metric in `logs` its average over the ranks.
+    """At the end of an epoch, replaces every metric in `logs` by its average over the ranks.
 
-    Over the ranks that have it, if some have not. Must come before callbacks that read metrics.
+    Ranks that lack a metric do not count. Must come before callbacks that read metrics.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -153,11 +153,11 @@ class MetricAverageCallback(_Callback):
 class LearningRateScheduleCallback(_Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` in some epochs.
 
-    Those from `start_epoch` to `end_epoch`, without the latter. multiplier: a function of the
-    epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: once at the
-    beginning of an epoch; otherwise at every batch, for an epoch with a fraction, for which
-    `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum as much
-    as the learning rate has changed; not with Keras 3 on TensorFlow and JAX, nor with the newer
+    These are the epochs from `start_epoch` until before `end_epoch`. multiplier: a function of the
+    epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: set the rate once,
+    at the beginning of an epoch; otherwise at every batch, with a fractional epoch, for which
+    `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum like the
+    learning rate. This does not work with Keras 3 on TensorFlow and JAX, nor with the newer
     optimizers of tf-keras: the momentum is compiled into their steps.
     Raises ValueError if `initial_lr` is None.
     """
@@ -202,7 +202,7 @@ class LearningRateScheduleCallback(_Callback):
         self.current_epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Set the rate, in the epochs and batches that this is for."""
+        """Set the rate, if this callback applies to the epoch and the batch."""
         if self.current_epoch < self.start_epoch or (
             self.end_epoch is not None and self.current_epoch >= self.end_epoch
         ):
@@ -222,7 +222,7 @@ class LearningRateScheduleCallback(_Callback):
             self._momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Tell the rate that was used."""
+        """Put the rate that was used into `logs`."""
         if logs is not None:
             logs["lr"] = logs["learning_rate"] = _rate(self.model.optimizer)
 
@@ -263,7 +263,7 @@ class LearningRateScheduleCallback(_Callback):
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from `initial_lr / size()` to `initial_lr` in the first epochs.
 
-    initial_lr: the rate of the whole job. verbose: whether rank 0 prints that it is reached.
+    initial_lr: the rate of the whole job. verbose: whether rank 0 prints when it is reached.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Say that the full rate is reached."""
+        """Print that the full rate is reached."""
         super().on_epoch_end(epoch, logs)
         if epoch == (self.end_epoch or 0) - 1 and self.verbose > 0 and world.rank() == 0:
             rate = _rate(self.model.optimizer)
@@ -302,7 +302,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(_Callback, keras.callbacks.ModelCheckpoint):
-    """`ModelCheckpoint` that keeps the best model; set `filepath` before training begins."""
+    """A `ModelCheckpoint` that keeps the best model; set `filepath` before training begins."""
 
     def __init__(
         self,
@@ -324,7 +324,7 @@ class BestModelCheckpoint(_Callback, keras.callbacks.ModelCheckpoint):
         self.filepath: Any = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Check that there is a place to save to."""
+        """Check that `filepath` is set."""
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint: set its `filepath` before training begins.")
         super().on_train_begin(logs)
@@ -336,5 +336,5 @@ def _rate(optimizer: Any) -> float:
 
 
 def _can_change_momentum(optimizer: Any) -> bool:
-    """Old optimizers of tf-keras have a variable for it, and PyTorch's steps are not compiled."""
+    """Whether it is a variable (tf-keras' old optimizers) or steps are not compiled (PyTorch)."""
     return hasattr(optimizer, "_hyper") or backend_name() == "torch"

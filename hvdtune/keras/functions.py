@@ -1,4 +1,4 @@
-"""Collectives on values of Keras' backend, and making ranks equal."""
+"""Collectives on values of Keras' backend, and functions that make ranks equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def allreduce(
     """Reduce `value` over all ranks into a new tensor of the backend; the average by default.
 
     `value`: a number, list, array, tensor or variable, of one dtype and shape on all ranks.
-    `average` is the deprecated form of `op`; giving both is a ValueError. Differences between ranks
+    `average` is the deprecated form of `op`; giving both is a ValueError. If the ranks differ, they
     raise what the backend's collectives raise (`HorovodInternalError`, TensorFlow's own errors).
     """
     op = allreduce_op(op, average)
@@ -51,10 +51,10 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Horovod's for TensorFlow's sessions: an operation that makes all global variables equal.
+    """Horovod's function for sessions: an operation that makes all global variables equal.
 
-    Raises RuntimeError where variables belong to models instead, which is everywhere but in a graph
-    of TensorFlow 1: use `broadcast_variables` or `callbacks.BroadcastGlobalVariablesCallback`.
+    Only graphs of TensorFlow 1 have global variables. Elsewhere it raises RuntimeError: use
+    `broadcast_variables` or `callbacks.BroadcastGlobalVariablesCallback`.
     """
     import sys
 

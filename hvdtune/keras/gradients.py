@@ -1,4 +1,4 @@
-"""How the gradients of an optimizer are reduced: one group a step, unless it is told otherwise."""
+"""How an optimizer's gradients are reduced: by default as one group per step."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hvdtune.keras.package import backend_name
 
 
 class _Job:
-    """The one that runs, or comes next."""
+    """The current job, or the next one."""
 
-    # Of optimizers, by the ranks of their process sets (None: all of the job) and their names.
+    # Numbers of optimizers, by their names and their sets' ranks (None: all ranks of the job).
     numbers: ClassVar[dict[tuple[tuple[int, ...] | None, str], count[int]]] = {}
 
 
 def _begin_job() -> None:
-    # A new one, by which optimizers that outlive a job see that they need a new number.
+    # A new object shows optimizers that outlive a job that they need a new number.
     _Job.numbers = {}
 
 
@@ -33,7 +33,7 @@ job.add_lifecycle_hook(_begin_job, lambda: None)
 
 @dataclass
 class GradientReduction:
-    """What one optimizer's gradients go through. Not a collective until it is called."""
+    """How one optimizer's gradients are reduced. It is collective only when called."""
 
     name: str
     op: int
@@ -48,12 +48,12 @@ class GradientReduction:
     _wire_name: tuple[Any, str] = (None, "")  # the numbers of its job, and the name
 
     def copy(self) -> GradientReduction:
-        """Another optimizer's, with the same settings and local variables."""
+        """A reduction for another optimizer, with the same settings and local variables."""
         return replace(self, accumulating=(), _wire_name=(None, ""))
 
     def keep_local(self, variable: Any) -> None:
         """Do not reduce the gradient of `variable` from now on."""
-        for key in _keys(variable):  # what has these ids is kept alive: no other must get them
+        for key in _keys(variable):  # the objects are kept, so that their ids are not reused
             self._local[key] = variable, getattr(variable, "_value", None)
 
     def is_local(self, variable: Any) -> bool:
@@ -62,18 +62,18 @@ class GradientReduction:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anybody to reduce gradients with."""
+        """Whether there are other ranks to reduce gradients with."""
         if self.process_set.process_set_id == 0:
             return world.size() > 1
         return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients of `variables` (None where there is none), reduced. Collective.
+        """The gradients of `variables` (None if there is none), reduced. Collective.
 
-        Those that were reduced already stay as they are, and so do those of local variables, which
-        are divided by the number of ranks where `scale_local_gradients` says so. Raises
-        HorovodInternalError, or what the backend makes of it, if the ranks' gradients differ in
-        number, dtype or shape.
+        Gradients that were reduced already are not changed. Those of local variables are not
+        reduced, but divided by the number of ranks if `scale_local_gradients` is set. Raises
+        HorovodInternalError, or the backend's form of it, if the ranks' gradients differ in number,
+        dtype or shape.
         """
         results = list(gradients)
         if not self.is_needed:
@@ -105,7 +105,7 @@ class GradientReduction:
         return results
 
     def agree_all(self, flag: Any) -> Any:
-        """Whether the boolean tensor `flag` is true on all ranks, as such a tensor. Collective."""
+        """A boolean tensor: whether the boolean tensor `flag` is true on all ranks. Collective."""
         if not self.is_needed:
             return flag
         backend = backends.current()
@@ -117,10 +117,10 @@ class GradientReduction:
 
     @property
     def wire_name(self) -> str:
-        """What messages between ranks call these gradients.
+        """The name of these gradients in messages between ranks.
 
-        The second optimizer of a name that reduces over a process set in this job is `<name>#2`,
-        and so on: the ranks of a set train with the same optimizers in the same order.
+        If a second optimizer of this job has the same name and process set, it is `<name>#2`, and
+        so on: the ranks of a set must train with the same optimizers in the same order.
         """
         numbers, name = self._wire_name
         if numbers is not _Job.numbers:
@@ -149,7 +149,7 @@ class GradientReduction:
         ]
 
     def _groups(self, indices: list[int], variables: Sequence[Any]) -> list[Sequence[int]]:
-        """The indices of gradients that are reduced together; none is empty."""
+        """The indices of gradients that are reduced together; no group is empty."""
         if not indices:
             return []
         if self.groups is None:
@@ -172,7 +172,7 @@ class GradientReduction:
 def check_arguments(
     op: int, gradient_predivide_factor: float, num_groups: int, groups: Any
 ) -> Groups | None:
-    """The groups. Raises ValueError for arguments that contradict each other or make no sense."""
+    """The groups. Raises ValueError for arguments that are invalid or contradict each other."""
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -205,9 +205,9 @@ def check_arguments(
 
 
 def _keys(variable: Any) -> tuple[int, ...]:
-    """What a variable is known by: programs pass Keras' objects, or TensorFlow's inside them.
+    """What identifies a variable: programs pass Keras' objects, or TensorFlow's inside them.
 
-    Not by the array inside on JAX, where each assignment makes another.
+    On JAX the array inside does not identify it: each assignment makes another one.
     """
     inner = None if backend_name() == "jax" else getattr(variable, "_value", None)
     return (id(variable),) if inner is None else (id(variable), id(inner))

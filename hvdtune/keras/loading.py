@@ -1,4 +1,4 @@
-"""Loading saved models so that their training goes on over the ranks."""
+"""Loads saved models so that their training continues over the ranks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def load_model(
     """The model saved in `filepath`, with its optimizer made a distributed one.
 
     The optimizer keeps the values that Keras has loaded for it (Keras 3 loads none from .h5 files).
-    custom_optimizers: classes of optimizers that
-    Keras does not know; custom_objects: as in `keras.models.load_model`, and they win. legacy_opts:
-    taken because Horovod takes it; the file says what kind of optimizer it is. A model that was
-    saved without an optimizer is returned without one.
+    custom_optimizers: classes of optimizers that Keras does not know. custom_objects: as in
+    `keras.models.load_model`; they take precedence. legacy_opts: ignored; Horovod has it, but the
+    file says what kind of optimizer it is. A model that was saved without an optimizer is returned
+    without one.
     """
     known = {cls.__name__: cls for cls in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})

@@ -1,8 +1,7 @@
 """Which Keras this process uses.
 
-TensorFlow decides between the two by `TF_USE_LEGACY_KERAS`, and `tf.keras` is then tf-keras. The
-classes of one are no classes of the other, so both faces (`hvdtune.keras` and
-`hvdtune.tensorflow.keras`) follow the same variable.
+The variable `TF_USE_LEGACY_KERAS` decides whether `tf.keras` is tf-keras. The two packages share
+no classes, so both faces (`hvdtune.keras` and `hvdtune.tensorflow.keras`) follow that variable.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LEGACY = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
 
 
 def load() -> Any:
-    """The package. Raises ImportError, saying what to install, when there is none or an old one."""
+    """The package. Raises ImportError, saying what to install, if it is missing or too old."""
     name = "tf_keras" if LEGACY else "keras"
     try:
         package = importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""Batch normalisation over the joined batch of all ranks.
+"""Batch normalisation over the combined batch of all ranks.
 
-With the formulas of `faces.batch_norm`; here two reductions give them, so that the backend's own
-differentiation goes through: N and m first, then v. The gradients are those of the sum of the
+With the formulas of `faces.batch_norm`. Here two reductions compute them, N and m first, then v,
+so that the backend's own differentiation applies. The gradients are those of the sum of the
 ranks' losses.
 """
 
@@ -16,10 +16,10 @@ from hvdtune.keras.package import LEGACY, backend_name, keras
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` whose batch, in training, is that of all ranks together.
+    """`keras.layers.BatchNormalization` over the combined batch of all ranks, in training.
 
-    Every value counts the same, however many each rank has. Takes that layer's arguments, besides
-    `fused`, which must be False. Raises ValueError for another `fused`.
+    Every value has the same weight, however many each rank has. Takes that layer's arguments, but
+    `fused` must be False. Raises ValueError for another `fused`.
     """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
@@ -44,13 +44,13 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             return mean, variance
         mask = kwargs.get("mask") if LEGACY else [*args, *kwargs.values()][0]
         ops = _functions()
-        # As many values of every channel.
+        # Every channel has the same number of values.
         if mask is None:
             count = backend.cast(ops.size(inputs), mean.dtype) / backend.cast(
                 ops.size(mean), mean.dtype
             )
         else:
-            # Keras spreads a mask without channels over the inputs.
+            # Keras broadcasts a mask without channels over the inputs.
             weights = backend.cast(ops.expand_dims(mask, -1), mean.dtype)
             weights = ops.broadcast_to(weights, ops.shape(inputs))
             count = _sum(weights) / backend.cast(ops.size(mean), mean.dtype)
@@ -72,11 +72,11 @@ def _sum(tensor: Any) -> Any:
 
 
 def _joined(mean: Any, variance: Any, count: Any, name: str) -> tuple[Any, Any]:
-    """The moments of the joined batch."""
+    """The moments of the combined batch."""
     ops, backend = _functions(), backends.current()
     join = ops.concat if LEGACY else ops.concatenate
     flat, spread = ops.reshape(mean, (-1,)), ops.reshape(variance, (-1,))
-    # A rank whose batch is masked entirely has no mean, and counts nothing.
+    # A rank whose whole batch is masked has no mean, and counts nothing.
     some = count > 0
     flat = ops.where(some, flat, ops.zeros_like(flat))
     spread = ops.where(some, spread, ops.zeros_like(spread))

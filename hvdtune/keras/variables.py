@@ -26,10 +26,10 @@ class CallableList(list[Any]):
 
 
 def value_of(variable: Any) -> Array:
-    """A copy of what the variable is now."""
+    """A copy of the variable's current value."""
     if backend_name() == "torch":
         variable = variable.value.detach().cpu()
-        if str(variable.dtype) == "torch.bfloat16":  # which NumPy has no dtype for
+        if str(variable.dtype) == "torch.bfloat16":  # NumPy has no dtype for it
             variable = variable.float()
     return np.array(variable.numpy() if hasattr(variable, "numpy") else variable)
 
@@ -39,9 +39,9 @@ def broadcast_variables(
 ) -> None:
     """Assign to every variable its value on global rank `root_rank`. Collective.
 
-    `variables`: Keras' or TensorFlow's, of any dtype, in the same order on all ranks. Raises
-    ValueError on all ranks, naming the first that differs, if their shapes or dtypes do not agree;
-    then nothing has been assigned.
+    `variables`: Keras' or TensorFlow's, of any dtype, in the same order on all ranks. If shapes or
+    dtypes differ, raises ValueError on all ranks, naming the first that differs; then nothing has
+    been assigned.
     """
     variables = list(variables)
     values = [value_of(variable) for variable in variables]
@@ -61,9 +61,9 @@ def broadcast_variables(
 
 
 def weights_of(model: Any) -> list[Any]:
-    """A model's weights: what is saved with it. Metrics and the states of random seeds are not.
+    """A model's weights: what is saved with it, without metrics and the states of random seeds.
 
-    On JAX, in the middle of an epoch, their newest values are fetched from the trainer first.
+    On JAX, in the middle of an epoch, it first fetches their newest values from the trainer.
     """
     synchronise = getattr(model, "jax_state_sync", None)
     if synchronise is not None:
@@ -83,7 +83,7 @@ def is_model_built(model: Any) -> bool:
 
 
 def build_optimizer(optimizer: Any, model: Any) -> None:
-    """Make the optimizer's variables for the model's; nothing if it has them already."""
+    """Create the optimizer's variables for the model's, unless it has them already."""
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return
     if hasattr(optimizer, "build"):

@@ -1,7 +1,7 @@
 """hvdtune for PyTorch Lightning: `Trainer(strategy=HvdtuneStrategy())`, one process per rank.
 
-Importing this module also makes ``strategy="hvdtune"`` known, and ``strategy="horovod"``, which
-scales learning rates with the number of ranks as Lightning's own Horovod strategy did. Knows
+Importing this module also registers ``strategy="hvdtune"`` and ``strategy="horovod"``. The second
+one scales learning rates with the number of ranks, as Lightning's own Horovod strategy did. Knows
 `torch`.
 """
 

@@ -1,4 +1,4 @@
-"""Lightning's view of the job: who this process is among those that were started."""
+"""Lightning's view of the job: which process this is among those started."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class HvdtuneEnvironment(pl.plugins.environments.ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        """Never by itself: the strategy brings this environment along."""
+        """Always False: the strategy brings this environment along."""
         return False
 
     def world_size(self) -> int:

@@ -1,10 +1,10 @@
 """Averages the gradients of a LightningModule over the ranks.
 
-One object serves all optimizers of the module, which stay the user's own: schedulers, scalers and
-checkpoints see nothing of it. Unlike ``DistributedOptimizer`` it reduces what backward passes have
-computed and nothing else. A parameter counts when any rank has computed its gradient; the ranks
-that have not take part with zeros. All other gradients stay as they are, None included, as they
-would in one process: in a GAN, the discriminator's backward pass leaves the generator alone.
+One object serves all optimizers of the module. These stay the user's own objects, so schedulers,
+scalers and checkpoints do not notice it. Unlike ``DistributedOptimizer`` it reduces only gradients
+that a backward pass has computed. A gradient is reduced if any rank has computed it; the other
+ranks contribute zeros. All other gradients stay unchanged, None included, as they would in one
+process: in a GAN, the discriminator's backward pass leaves the generator alone.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Hook = Callable[[torch.Tensor], None]
 class GradientAverager:
     """Averages gradients, over the global process set, while the backward pass goes on.
 
-    param_groups: those of all optimizers.
-    names: what the parameters are called on the wire; the same on all ranks.
-    compression: what gradients travel as.
-    sparse_as_dense: whether sparse gradients travel as dense ones.
+    param_groups: of all optimizers.
+    names: the parameters' names in messages; the same on all ranks.
+    compression: how gradients are sent.
+    sparse_as_dense: whether sparse gradients are sent as dense ones.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class GradientAverager:
         self._names = dict(names)
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
-        self._watched: dict[torch.Tensor, None] = {}  # in an order of all ranks
-        self._computed: set[torch.Tensor] = set()  # on this rank, and not reduced yet
+        self._watched: dict[torch.Tensor, None] = {}  # in the same order on all ranks
+        self._computed: set[torch.Tensor] = set()  # on this rank, but not reduced yet
         self._waits: dict[torch.Tensor, Callable[[], torch.Tensor]] = {}  # reductions under way
         self._submits_at_once = False
         self._hooks: list[RemovableHandle] = []
@@ -63,7 +63,7 @@ class GradientAverager:
     def reducing(self, param_groups: ParamGroups) -> Iterator[None]:
         """Inside, gradients are submitted as soon as the backward pass has them.
 
-        At the end of the block all of them, and those of earlier passes, are reduced. Collective.
+        At the end of the block, these and those of earlier passes have been reduced. Collective.
         """
         self._watch(param_groups)
         self._submits_at_once = True
@@ -74,27 +74,27 @@ class GradientAverager:
         self.synchronize(param_groups)
 
     def synchronize(self, param_groups: ParamGroups) -> None:
-        """Reduce what any rank has computed since the last call. Collective.
+        """Reduce the gradients that any rank has computed since the last call. Collective.
 
-        ``param_groups`` are those of all optimizers, which may have grown. Raises
-        HorovodInternalError when the ranks disagree or one is gone.
+        ``param_groups`` are those of all optimizers, which may have gained parameters. Raises
+        HorovodInternalError when the ranks disagree or one of them is gone.
         """
         self._watch(param_groups)
         try:
             for parameter, dense, sparse_dims in self._computed_anywhere():
                 if parameter not in self._waits:
                     self._submit(parameter, dense, sparse_dims)
-            # The last one first: a blocked wait makes the engine close its batch, and by then
-            # everything before it can share that batch.
+            # Wait for the last one first: a blocked wait makes the engine close its batch, and
+            # all earlier submissions can then share that batch.
             for parameter, wait in reversed(self._waits.items()):
                 self._store(parameter, wait())
         finally:
             self._waits.clear()
-            # What is frozen now (another optimizer has its turn) waits until it is thawed.
+            # A parameter that is frozen now (another optimizer has its turn) waits until thawed.
             self._computed = {p for p in self._computed if not p.requires_grad}
 
     def _watch(self, param_groups: ParamGroups) -> None:
-        """Take up the parameters that were not known yet: unfrozen, or added to an optimizer."""
+        """Watch the parameters that are new: unfrozen, or added to an optimizer."""
         for i, group in enumerate(param_groups):
             for j, parameter in enumerate(group["params"]):
                 if parameter.requires_grad and parameter not in self._watched:
@@ -113,14 +113,14 @@ class GradientAverager:
             )
         self._computed.add(parameter)
         gradient = parameter.grad
-        # How a sparse one is reduced is for all ranks to agree on.
+        # All ranks must first agree on how to reduce a sparse gradient.
         if self._submits_at_once and gradient is not None and not gradient.is_sparse:
             self._submit(parameter, True, 0)
 
     def _computed_anywhere(self) -> list[tuple[torch.Tensor, bool, int]]:
-        """The parameters whose gradient any rank has computed, in an order of all ranks.
+        """The parameters whose gradient any rank has computed, in the same order on all ranks.
 
-        With whether any is dense, and the number of sparse dimensions of those that are not.
+        Each with whether any rank's gradient is dense, and the sparse dimensions of sparse ones.
         """
         own = []
         for parameter in self._watched:
@@ -140,7 +140,7 @@ class GradientAverager:
         ]
 
     def _submit(self, parameter: torch.Tensor, dense: bool, sparse_dims: int) -> None:
-        """Start the reduction, over ranks that may not have the gradient or in another layout."""
+        """Start the reduction. Some ranks may have no gradient, or one in another layout."""
         name = self._names[parameter]
         if parameter.grad is None:
             parameter.grad = _zeros(parameter, 0 if dense else sparse_dims)
@@ -164,7 +164,7 @@ class GradientAverager:
 
     @staticmethod
     def _store(parameter: torch.Tensor, result: torch.Tensor) -> None:
-        """Make ``result`` the gradient; where it was reduced in place, it is already."""
+        """Make ``result`` the gradient; if it was reduced in place, it already is."""
         gradient = parameter.grad
         if gradient is None or gradient.is_sparse or result.is_sparse:
             parameter.grad = result

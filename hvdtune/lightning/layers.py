@@ -11,16 +11,16 @@ _BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
 
 class SyncBatchNormLayers(pl.plugins.LayerSync):
-    """Puts ``hvdtune.torch.SyncBatchNorm`` in the place of batch normalisation, and takes it back.
+    """Replaces batch normalisation by ``hvdtune.torch.SyncBatchNorm``, and undoes that.
 
-    Parameters stay the same objects, so that optimizers and names in checkpoints are not touched.
+    Parameters stay the same objects, so optimizers and names in checkpoints are not affected.
     """
 
     def __init__(self) -> None:
         self._originals: list[tuple[torch.nn.Module, str, _BatchNorm]] = []
 
     def apply(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Exchange the layers of ``model`` in place."""
+        """Replace the layers of ``model`` in place."""
         for parent in list(model.modules()):
             for name, child in parent.named_children():
                 if isinstance(child, _BatchNorm) and not isinstance(child, hvd.SyncBatchNorm):
@@ -29,11 +29,11 @@ class SyncBatchNormLayers(pl.plugins.LayerSync):
         return model
 
     def revert(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Put the layers of before back, with the statistics of now."""
+        """Restore the original layers, with the current statistics."""
         for parent, name, original in self._originals:
             current = getattr(parent, name)
             for buffer in original._buffers:
-                # Not all are changed in place.
+                # Some buffers have been replaced, not changed in place.
                 setattr(original, buffer, getattr(current, buffer))
             setattr(parent, name, original.train(current.training))
         self._originals.clear()

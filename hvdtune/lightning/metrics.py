@@ -1,7 +1,7 @@
 """Lets torchmetrics' metrics gather their states over hvdtune's ranks.
 
-By themselves they know torch.distributed only, which is not running here: each rank would compute
-its metric of its own part of the data.
+By themselves they only know torch.distributed, which is not running here: each rank would compute
+its metric over its own part of the data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hvdtune.torch as hvd
 
 
 def gather_states(state: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-    """``state`` of every rank, by rank; the shapes may differ in length, not in dimensions."""
+    """``state`` of every rank, in rank order; shapes may differ, numbers of dimensions not."""
     dense = state.detach().contiguous()
     shapes = hvd.allgather(
         torch.tensor([[*dense.shape]], dtype=torch.int64), name="lightning.metric.shape"
@@ -30,7 +30,7 @@ def _more_than_one() -> bool:
 
 
 def connect_metrics(model: torch.nn.Module) -> None:
-    """Make every metric of ``model`` gather its states, unless it has a way of its own."""
+    """Make every metric of ``model`` gather its states here, unless it has its own function."""
     for metric in model.modules():
         if isinstance(metric, Metric) and metric.dist_sync_fn is None:
             metric.dist_sync_fn = gather_states

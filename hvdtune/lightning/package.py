@@ -1,8 +1,7 @@
 """Which of Lightning's two packages this process uses.
 
-``lightning`` contains a copy of ``pytorch_lightning`` under the name ``lightning.pytorch``; the
-classes of one are no classes of the other. The package that the program has imported is the one
-whose Trainer it will use.
+``lightning`` contains a copy of ``pytorch_lightning`` under the name ``lightning.pytorch``; the two
+do not share classes. The program will use the Trainer of the package that it has imported.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 OLDEST = (2, 6)
-#: The variable by which a program tells its ranks which package it uses.
+#: The variable in which a program tells its ranks which package it uses.
 CHOSEN = "HVDTUNE_LIGHTNING_PACKAGE"
 _NEEDED = "hvdtune.lightning needs PyTorch Lightning 2.6"
 _COMMAND = "pip install 'hvdtune[lightning]'"
@@ -26,7 +25,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _choose() -> str:
-    """The package that is imported already, or was told; else the first that is installed."""
+    """The package that is already imported or that was named; else the first installed one."""
     for name in _PACKAGES:
         if sys.modules.get(name) is not None:
             return name
@@ -39,7 +38,7 @@ def _choose() -> str:
 
 
 def load() -> Any:
-    """Lightning's package for training. Raises ImportError when there is none or an old one."""
+    """Lightning's package for training. Raises ImportError if it is missing or too old."""
     package = importlib.import_module(_choose())
     version = package.__version__
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:

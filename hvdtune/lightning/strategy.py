@@ -29,14 +29,14 @@ _REDUCTIONS = {
 
 
 class HvdtuneStrategy(pl.strategies.ParallelStrategy):
-    """Data parallel training over the processes that a launcher has started.
+    """Data-parallel training over the processes that a launcher has started.
 
-    Every process runs the same script with ``devices=1`` and takes its share of the data. Weights
-    and optimizer state are made equal to rank 0's at the start; gradients are averaged while the
-    backward pass runs.
+    Every process runs the same script with ``devices=1`` and takes its share of the data. At the
+    start, weights and optimizer state become rank 0's; gradients are averaged while the backward
+    pass runs.
 
     accelerator, checkpoint_io, precision_plugin: as for Lightning's own strategies.
-    compression: what gradients travel as, for example ``hvdtune.torch.Compression.fp16``.
+    compression: how gradients are sent, for example ``hvdtune.torch.Compression.fp16``.
     sparse_as_dense: reduce sparse gradients (of ``Embedding(sparse=True)``) as dense ones.
     scale_lr: multiply learning rates by the number of ranks, as Lightning's Horovod strategy did.
     """
@@ -73,7 +73,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
-        """Make the names ``hvdtune`` and ``horovod`` known to Lightning."""
+        """Register the names ``hvdtune`` and ``horovod`` with Lightning."""
         for name, options in (("hvdtune", {}), ("horovod", {"scale_lr": True})):
             if name not in strategy_registry:
                 strategy_registry.register(name, cls, description=cls.__doc__, **options)
@@ -81,9 +81,9 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     # ---- the job ----
 
     def set_world_ranks(self) -> None:
-        """Take this process's place in the job; the Trainer's constructor calls it.
+        """Take this process's place in the job. The Trainer's constructor calls this.
 
-        Raises ValueError for more devices than one a process and for devices other than the CPU.
+        Raises ValueError for several devices per process and for devices other than the CPU.
         """
         if self.cluster_environment.join_job():
             self._started_job = True
@@ -116,7 +116,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
 
     @property
     def is_distributed(self) -> bool:
-        """Whether the data is to be shared out."""
+        """Whether the data must be divided among processes."""
         return bool(self.world_size > 1)
 
     @property
@@ -129,10 +129,10 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         self._failed = True
 
     def teardown(self) -> None:
-        """Undo ``setup``. After a failure, end the job: no rank shall wait for this one.
+        """Undo ``setup``. After a failure, end the job so that no rank waits for this one.
 
-        A job that the program has started itself with ``init`` stays the program's to end. After
-        success the job goes on, for the next ``fit`` or ``test``, until the process ends.
+        If the program itself has called ``init``, it must also end the job. After success the job
+        continues, for the next ``fit`` or ``test``, until the process ends.
         """
         if self._failed and self._started_job:
             hvd.shutdown()
@@ -169,7 +169,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         self.model.to(self.root_device)
 
     def on_train_start(self) -> None:
-        """Make weights and optimizer state rank 0's; by now a checkpoint has been loaded."""
+        """Make weights and optimizer state rank 0's, after a checkpoint has been loaded."""
         super().on_train_start()
         self._broadcast_model()
         for optimizer in self.optimizers:
@@ -180,7 +180,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
 
     def _broadcast_model(self) -> None:
         state = self.lightning_module.state_dict()
-        # Modules may keep other things there (get_extra_state).
+        # Modules may keep other things in their state (get_extra_state).
         tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
         hvd.broadcast_parameters(tensors, root_rank=0)
 
@@ -210,7 +210,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     def backward(
         self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """Run the backward pass and reduce the gradients, before any hook can look at them."""
+        """Run the backward pass and reduce the gradients before any hook can see them."""
         plugin, module = self.precision_plugin, self.lightning_module
         self.pre_backward(closure_loss)
         closure_loss = plugin.pre_backward(closure_loss, module)
@@ -230,16 +230,16 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         model: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Take a step with reduced gradients, whatever way they were computed."""
+        """Take a step with reduced gradients, however they were computed."""
 
         def evaluate() -> Any:
             loss = closure()
             if self._averager is not None and self._averager.has_unreduced:
-                # ``loss.backward()`` without ``manual_backward``, or a step inside of
-                # ``toggle_model(sync_grad=False)``: without this the ranks would part.
+                # Needed after ``loss.backward()`` without ``manual_backward``, or for a step inside
+                # ``toggle_model(sync_grad=False)``: else the ranks' weights would diverge.
                 self._averager.synchronize(self._param_groups())
             if isinstance(optimizer, torch.optim.LBFGS) and loss is not None:
-                # How often LBFGS evaluates depends on the loss: it must be the same everywhere.
+                # The loss decides how often LBFGS evaluates: it must be the same everywhere.
                 loss = self.reduce(loss)
             return loss
 
@@ -250,9 +250,9 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     # ---- collectives for Lightning and the user's module ----
 
     def _is_alone(self) -> bool:
-        """Whether there is nobody to talk to: one process, or a run that ends with an error.
+        """Whether no other rank takes part: one process, or a run that ends with an error.
 
-        Callbacks may save a checkpoint then, and the other ranks are anywhere.
+        After an error, callbacks may save a checkpoint while the other ranks are anywhere.
         """
         trainer = getattr(self.lightning_module, "_trainer", None)
         return self.world_size == 1 or (
@@ -262,11 +262,11 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """``tensor`` reduced over the ranks: mean, sum, min, max or product.
 
-        Anything but a tensor is returned as it is. Raises ValueError for another ``reduce_op``.
+        Anything but a tensor is returned unchanged. Raises ValueError for another ``reduce_op``.
         """
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        # None is how Lightning spells its default; a torch ReduceOp prints as "RedOpType.SUM".
+        # Lightning spells its default None; a torch ReduceOp prints as "RedOpType.SUM".
         name = "mean" if reduce_op is None else str(reduce_op).rpartition(".")[2].lower()
         if name not in _REDUCTIONS:
             raise ValueError(
@@ -281,10 +281,10 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     def all_gather(
         self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False
     ) -> torch.Tensor:
-        """The tensors of all ranks, of one shape, stacked along a new first dimension.
+        """The tensors of all ranks, all of one shape, stacked along a new first dimension.
 
-        With ``sync_grads`` the gradient is the sum of all ranks' for this rank's part. In one
-        process, ``tensor`` itself.
+        With ``sync_grads``, this rank's gradient is the sum over all ranks for its part. In one
+        process, returns ``tensor`` itself.
         """
         if self._is_alone():
             return tensor
@@ -293,7 +293,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         return _stacked(tensor.detach())
 
     def barrier(self, name: str | None = None) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called this."""
         if not self._is_alone():
             hvd.barrier()
 

@@ -1,6 +1,6 @@
 """Horovod's MXNet API on hvdtune's engine: ``import hvdtune.mxnet as hvd``.
 
-A program for ``horovod.mxnet`` runs with this module in its place. Nothing is compiled against
+A program for ``horovod.mxnet`` runs unchanged with this module instead. Nothing is compiled against
 MXNet. Knows `faces` and `core`.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 try:
     import mxnet as _mx  # noqa: F401
-except Exception as error:  # with a NumPy that is too new, an AttributeError
+except Exception as error:  # an AttributeError if NumPy is too new
     raise ImportError(
         "hvdtune.mxnet needs MXNet 1.9, which cannot be imported here "
         f"({type(error).__name__}: {error}). Install it with: pip install mxnet==1.9.1 'numpy<1.24'"
@@ -40,9 +40,9 @@ __all__ += mpi_ops.__all__
 
 
 def _complete() -> None:
-    """Let MXNet complete what was pushed: this rank's end would be an error of the others' there.
+    """Let MXNet complete pushed operations: else the end of this rank would fail the others.
 
-    Not if an exception ends the program.
+    Does nothing if an exception ends the program.
     """
     if getattr(sys, "last_type", None) is None:
         wait_for_all()

@@ -16,7 +16,7 @@ from hvdtune.core.operations import DTYPES, Buffer, array_address
 from hvdtune.faces import arguments
 
 _NAMES = ("uint8", "int8", "int32", "int64", "float16", "float32", "float64", "bool")
-#: The engine's codes, by what `NDArray.dtype` is.
+#: The engine's codes, by `NDArray.dtype`.
 CODES: dict[Any, int] = {
     **{np.dtype(name).type: DTYPES[name] for name in _NAMES},
     **{np.dtype(name): DTYPES[name] for name in _NAMES},  # arrays of mx.np
@@ -25,7 +25,7 @@ CODES: dict[Any, int] = {
 
 
 def code_of(tensor: Any, operation: str) -> int:
-    """The code of an NDArray's type. Raises TypeError for what is none, ValueError for others."""
+    """The code of an NDArray's type. TypeError for non-NDArrays, ValueError for other types."""
     try:
         if isinstance(tensor, NDArray):
             return CODES[tensor.dtype]
@@ -34,7 +34,7 @@ def code_of(tensor: Any, operation: str) -> int:
             f"Tensor type {tensor.dtype} is not supported. {operation} takes "
             f"{', '.join(_NAMES)} and bfloat16."
         ) from None
-    raise TypeError(f"{operation} takes an NDArray of MXNet's, not a {type(tensor).__name__}.")
+    raise TypeError(f"{operation} takes an NDArray of MXNet, not a {type(tensor).__name__}.")
 
 
 def like(tensor: NDArray, shape: Sequence[int]) -> NDArray:
@@ -45,13 +45,13 @@ def like(tensor: NDArray, shape: Sequence[int]) -> NDArray:
 class MxnetAdapter:
     """See `faces.adapter.Adapter`: for calls that wait until their inputs are computed.
 
-    These are the operations whose results have shapes that only the ranks together know.
+    These are the operations whose result shapes only the ranks together know.
     """
 
     codes: dict[Any, int] = CODES
 
     def buffer(self, tensor: NDArray, operation: str, *, written: bool = False) -> Buffer:
-        """The NDArray's memory, once it is computed. Raises MXNetError if that has failed."""
+        """The NDArray's memory, once it is computed. Raises MXNetError if computing has failed."""
         code = code_of(tensor, operation)
         if tensor.stype != "default":
             raise ValueError(
@@ -71,7 +71,7 @@ class MxnetAdapter:
         return like(tensor, tensor.shape if rows is None else (rows, *tensor.shape[1:]))
 
     def result(self, tensor: NDArray, output: Any) -> NDArray:
-        """A copy of an array of the engine's as an NDArray of the type of ``tensor``."""
+        """A copy of an engine's array as an NDArray of the type of ``tensor``."""
         copy = like(tensor, output.shape)
         if output.size:
             address = ctypes.c_void_p(array_address(output))
@@ -81,14 +81,14 @@ class MxnetAdapter:
         return copy
 
     def plain_output(self, tensor: NDArray) -> None:
-        """None: nothing is written that MXNet has not been told of."""
+        """None: MXNet must know of everything that is written."""
 
     def members(self, tensors: Iterable[NDArray], operation: str) -> list[NDArray]:
         """The NDArrays of a group."""
         return arguments.group_members(tensors, isinstance(tensors, NDArray), operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """The rows for each receiver. Raises ValueError for what are no 32-bit integers."""
+        """The rows for each receiver. Raises ValueError unless they are 32-bit integers."""
         if splits is None:
             return None
         if not isinstance(splits, NDArray):

@@ -1,4 +1,4 @@
-"""Making ranks equal: parameters, and any Python object."""
+"""Makes ranks equal: parameters, and any Python object."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def broadcast_parameters(
 ) -> None:
     """Make the parameters of all ranks equal to those of global rank ``root_rank``, in place.
 
-    ``params``: what ``Block.collect_params()`` or ``Module.get_params()`` returns, a dict or
-    ParameterDict of Parameters or NDArrays; the same names on all ranks. A parameter whose shape is
-    not known yet is broadcast when it is initialised, in the first forward pass, which all ranks
-    must run. Returns before the values are there; reading them waits. ``prefix``: of names, for
-    calls that overlap. Nothing in a job of one process.
+    ``params``: a dict or ParameterDict of Parameters or NDArrays, as ``Block.collect_params()`` and
+    ``Module.get_params()`` return it, with the same names on all ranks. A parameter of unknown
+    shape is broadcast when it is initialised, in the first forward pass, which all ranks must run.
+    Returns before the values have arrived; reading them waits. ``prefix``: for the names of calls
+    that overlap. Does nothing in a job of one process.
 
-    Raises ValueError on every rank for what are no such values, and if the ranks' names differ;
-    MXNetError, where values are read, if types or shapes do.
+    Raises ValueError on every rank for other values, and if the ranks' names differ. If types or
+    shapes differ, reading the values raises MXNetError.
     """
     if not isinstance(params, Mapping | ParameterDict):
         raise ValueError(
@@ -66,7 +66,7 @@ def _broadcast_values(parameter: Parameter, root_rank: int, name: str) -> None:
 
 
 def _broadcast_later(parameter: Parameter, root_rank: int, name: str) -> None:
-    """Have the values broadcast as soon as the parameter has some."""
+    """Broadcast the values as soon as the parameter has some."""
     initialise = parameter._init_impl
 
     def initialise_and_broadcast(*arguments: Any) -> None:

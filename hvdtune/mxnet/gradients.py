@@ -1,4 +1,4 @@
-"""Reducing gradients in place, in the order in which they are needed."""
+"""Reduces gradients in place, in the order in which they are needed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hvdtune.faces.buckets import split_evenly
 from hvdtune.mxnet.compression import Compression
 from hvdtune.mxnet.mpi_ops import average_gradients
 
-#: A name, the gradient, and what the name's operations of all steps have in common.
+#: A name, the gradient, and an NDArray that ties together the name's operations of all steps.
 Named = tuple[str, NDArray, NDArray]
 
 
 def step_ends(owner: object, arrays: Sequence[NDArray]) -> None:
-    """A training step of ``owner`` ends as soon as MXNet has computed the NDArrays."""
+    """A training step of ``owner`` ends when MXNet has computed these NDArrays."""
     handles = [array.handle.value for array in arrays]
     step_ended(owner, lambda: mxnet_library.push_mxnet_step_mark(handles))
 
 
 def check_options(predivide: float, num_groups: int) -> None:
-    """Raise ValueError for a factor or a number of groups that cannot be."""
+    """Raise ValueError for an invalid factor or number of groups."""
     if not predivide > 0:
         raise ValueError(f"gradient_predivide_factor={predivide} must be > 0.")
     if num_groups < 0:
@@ -42,7 +42,7 @@ def reduce(
 ) -> None:
     """Average the gradients over the ranks of the set, in place; returns at once.
 
-    ``named``: in the order of the model, whose first are needed first.
+    ``named``: in the order of the model; the next step needs the first ones first.
     """
     if not process_set.included() or process_set.size() == 1:
         return

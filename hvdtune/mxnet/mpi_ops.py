@@ -1,20 +1,20 @@
 """Horovod's operations on MXNet's NDArrays (those of `mx.nd` and of `mx.np`) on the CPU.
 
 `allreduce`, `broadcast` and their like return at once: they are operations of MXNet's engine, which
-runs them when their inputs are computed, and lets wait what reads their results. The exception is
-a short one while no other is in flight: if its inputs are computed, the call waits for the other
-ranks, for half a millisecond at most, as waking MXNet's threads would take longer. Operations on
-different NDArrays may run in any order, as their names match them between ranks: the name of an
-operation that is not complete is refused for other NDArrays. `allgather`, `alltoall` and
-`reducescatter` wait: their results' shapes are known only then. NDArrays have the type uint8, int8,
-int32, int64, float16, float32, float64, bool or bfloat16.
+runs them when their inputs are computed, and makes readers of their results wait. There is one
+exception: if an operation is short, its inputs are computed and no other is in flight, the call
+itself waits for the other ranks, at most half a millisecond, because waking MXNet's threads would
+take longer. Operations on different NDArrays may run in any order, because ranks match them by
+name; the name of an incomplete operation is refused for other NDArrays. `allgather`, `alltoall` and
+`reducescatter` wait, because only then the shapes of their results are known. NDArrays may have the
+type uint8, int8, int32, int64, float16, float32, float64, bool or bfloat16.
 
-What the call itself can find is raised at once: ValueError and TypeError (types, layouts,
-arguments, process sets), HorovodInternalError (no init, the job has ended). What only the ranks
-together can find out, or a lost rank, is raised as MXNet's MXNetError where the result is read, or
-by the operations that wait. `priority` is passed to MXNet's engine, which on CPUs starts operations
-in the order in which their inputs are computed, whatever their priority. The module's name is
-Horovod's: programs import from it.
+Errors that the call itself can detect are raised at once: ValueError and TypeError (types, layouts,
+arguments, process sets), HorovodInternalError (no init, the job has ended). A lost rank, and errors
+that only the ranks together can detect, are raised as MXNet's MXNetError when the result is read,
+or by the operations that wait. `priority` is passed to MXNet's engine; on CPUs that ignores it, and
+starts operations in the order in which their inputs are computed. The module has Horovod's name
+because programs import from it.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def allreduce(
 ) -> NDArray:
     """Reduce ``tensor`` (same type and shape on all ranks) over the ranks into a new NDArray.
 
-    ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average unless given.
-    ``average`` is the deprecated form of ``op``.
+    Returns ``postscale_factor * op over ranks (prescale_factor * tensor)``; ``op`` is Average by
+    default. ``average`` is the deprecated form of ``op``.
     """
     factors = (prescale_factor, postscale_factor)
     return _allreduce([tensor], False, average, name, priority, factors, process_set, op)[0]
@@ -115,7 +115,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[NDArray]:
-    """Reduce ``tensors`` as one into new NDArrays; types and shapes may differ among them."""
+    """Reduce ``tensors`` together into new NDArrays; types and shapes may differ among them."""
     factors = (prescale_factor, postscale_factor)
     group = _adapter.members(tensors, "grouped_allreduce")
     return _allreduce(group, False, average, name, priority, factors, process_set, op, True)
@@ -133,7 +133,7 @@ def grouped_allreduce_(
 ) -> list[NDArray]:
     """`grouped_allreduce` in place; returns the NDArrays as a list.
 
-    Raises ValueError if two of them are one, or parts of one.
+    Raises ValueError if two of them share memory.
     """
     factors = (prescale_factor, postscale_factor)
     group = _adapter.members(tensors, "grouped_allreduce")
@@ -151,8 +151,8 @@ def average_gradients(
 ) -> None:
     """Average a gradient, or a group of them, in place.
 
-    ``factors``: before the sum, and after it. ``tied``: what keeps this step's operation apart from
-    those before, if the gradients are other NDArrays in each step.
+    ``factors``: before the sum, and after it. ``tied``: NDArrays that keep this step's operation in
+    order with earlier ones, if the gradients are other NDArrays in each step.
     """
     _allreduce(gradients, True, None, name, priority, factors, process_set, Average, grouped, tied)
 
@@ -245,7 +245,7 @@ def _push(
     grouped: bool = False,
     tied: Sequence[NDArray] = (),
 ) -> list[NDArray]:
-    """Push an operation to MXNet's engine; its outputs."""
+    """Push an operation to MXNet's engine; returns its outputs."""
     operations.running_engine()
     set_id = id_of(process_set)
     on_wire, comes_again = operations.wire_name(kind, grouped, name, set_id)
@@ -271,7 +271,7 @@ def _push(
 
 
 def _waited(handle: int) -> Any:
-    """The result of an operation, whose errors are MXNet's as those of all others."""
+    """The result of an operation; its errors are MXNet's, like all others."""
     try:
         return operations.synchronize(handle)
     except HorovodInternalError as error:
@@ -299,12 +299,12 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[NDArray]:
-    """`allgather` of all ``tensors`` as one."""
+    """`allgather` of all ``tensors`` together."""
     return _together(collectives.grouped_allgather_async, tensors, name, process_set)
 
 
 class InvalidAlltoallError(MXNetError, ValueError):
-    """An alltoall that cannot be: with Horovod an MXNetError, with other faces a ValueError."""
+    """An invalid alltoall: an MXNetError as in Horovod, and a ValueError as in other faces."""
 
 
 def alltoall(
@@ -316,9 +316,9 @@ def alltoall(
 ) -> Any:
     """Send ``splits[r]`` rows to rank ``r`` of the set, and receive what the others send here.
 
-    ``splits``: an int32 NDArray or a list. The rows received, in the order of senders; with
-    ``splits`` a pair of them and an int32 NDArray of how many came from each rank. Without, every
-    rank gets the same number. Raises InvalidAlltoallError at once for what cannot be sent so.
+    ``splits``: an int32 NDArray or a list. Returns the received rows in the order of senders; with
+    ``splits``, a pair of them and an int32 NDArray of how many each rank has sent. Without, every
+    rank gets the same number. Raises InvalidAlltoallError at once for invalid arguments.
     """
     try:
         handle = collectives.alltoall_async(tensor, splits, name, process_set)
@@ -339,7 +339,7 @@ def reducescatter(
 ) -> NDArray:
     """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
 
-    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``. Raises ValueError
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, plus one if ``r < rows % n``. Raises ValueError
     for other operators, and for a scalar.
     """
     _check_scattered(op)
@@ -356,7 +356,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[NDArray]:
-    """`reducescatter` of all ``tensors`` as one."""
+    """`reducescatter` of all ``tensors`` together."""
     _check_scattered(op)
     factors = (prescale_factor, postscale_factor)
     start = collectives.grouped_reducescatter_async
@@ -364,7 +364,7 @@ def grouped_reducescatter(
 
 
 def _check_scattered(op: int) -> None:
-    """Raise ValueError for an operator that there is not."""
+    """Raise ValueError for an unsupported operator."""
     try:
         operations.check_scattered(op)
     except HorovodInternalError as error:
@@ -372,15 +372,15 @@ def _check_scattered(op: int) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Take part in the job's allreduces with zeros until all ranks have joined; the last to join.
+    """Contribute zeros to allreduces until all ranks have joined; returns the last to join.
 
-    Waits for all operations of MXNet's first.
+    First waits for all operations of MXNet.
     """
     wait_for_all()
     return operations.join(device)
 
 
 def wait_for_all() -> None:
-    """Wait until MXNet has nothing under way. Errors are for those who read what failed."""
+    """Wait until MXNet has nothing under way. Errors are raised when results are read."""
     with contextlib.suppress(MXNetError):
         mx.nd.waitall()

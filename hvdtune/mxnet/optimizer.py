@@ -1,4 +1,4 @@
-"""An optimizer that reduces the gradients before it updates, for `Module.fit` and Trainers."""
+"""An optimizer that reduces gradients before it updates, for `Module.fit` and Trainers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OWN = ("_optimizer", "_options", "_first")
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """An optimizer of MXNet's whose gradients are averaged over the ranks first.
+    """An MXNet optimizer that first averages the gradients over the ranks.
 
-    Everything else, attributes that are set included, is the given optimizer's. For
+    Everything else, also setting attributes, is delegated to the given optimizer. For
     `Module.fit(optimizer=..., kvstore=None)` and `gluon.Trainer(params, ..., kvstore=None)`: a
-    kvstore that updates weights itself refuses it with a ValueError.
+    kvstore that updates weights itself refuses this optimizer with a ValueError.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         """``gradient_predivide_factor``: 1/factor before the sum, factor/size after it.
 
         ``num_groups``: the gradients of one update are reduced in this many groups; 0: each alone.
-        ``process_set``: ranks outside update with their own gradients.
+        ``process_set``: other ranks update with their own gradients.
         """
         gradients.check_options(gradient_predivide_factor, num_groups)
         self._optimizer = optimizer
         self._options = (process_set, gradient_predivide_factor, num_groups)
-        self._first: Any = None  # the index with which a step begins
+        self._first: Any = None  # the index of the first update of a step
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN or name.startswith("__"):  # not there yet, or none of an optimizer's
+        if name in _OWN or name.startswith("__"):  # not set yet, or not an optimizer's attribute
             raise AttributeError(name)
         return getattr(self._optimizer, name)
 
@@ -70,7 +70,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """The same, with weights of higher precision behind those of the model."""
+        """The same, with weights of higher precision than the model's."""
         self._reduce(index, weight, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
@@ -93,8 +93,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         if self._first is None:
             self._first = first
         elif self._first == first:
-            gradients.step_ends(self, [rows[0][1]])  # the one before
-        # Gradients may be new in each step; what they are computed from is not.
+            gradients.step_ends(self, [rows[0][1]])  # the previous step
+        # Gradients may be new in each step; the weights are not, so they tie the steps together.
         named = [(str(one), gradient, tie) for one, tie, gradient in rows]
         gradients.reduce(named, *self._options)
 

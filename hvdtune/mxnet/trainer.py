@@ -1,4 +1,4 @@
-"""A Trainer of Gluon's that reduces the gradients of all ranks."""
+"""A Gluon Trainer that reduces the gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdtune.mxnet.optimizer import DistributedOptimizer
 class DistributedTrainer(mx.gluon.Trainer):
     """`mx.gluon.Trainer` whose `step` averages the gradients over the ranks before it updates.
 
-    Parameters with ``grad_req="null"`` are left out. `step(batch_size)`: of one rank.
+    Parameters with ``grad_req="null"`` are skipped. `step(batch_size)` takes one rank's batch size.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:
         """``params``: in the same order on all ranks, each on one device.
 
-        ``prefix``: of the names of gradients; trainers whose steps overlap need different ones.
+        ``prefix``: for the names of gradients; trainers whose steps overlap need different ones.
         ``num_groups``: gradients are reduced in this many groups; 0: each alone. Raises ValueError
-        for parameters on several devices, and options that cannot be.
+        for parameters on several devices, and for invalid options.
         """
         gradients.check_options(gradient_predivide_factor, num_groups)
         if isinstance(optimizer, DistributedOptimizer):
@@ -48,7 +48,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             )
             optimizer = optimizer._optimizer
         if isinstance(params, Mapping | ParameterDict):
-            # Sorted by their names they could have other places on ranks that count them otherwise.
+            # Do not let Gluon sort them: names, and so the order, may differ between ranks.
             params = list(params.values())
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if len(self._contexts or ()) > 1:
@@ -77,7 +77,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         gradients.step_ends(self, [gradient for _, gradient in self._gradients()])
 
     def _gradients(self) -> list[tuple[str, NDArray]]:
-        """Those that are trained, by their place."""
+        """The gradients of the trained parameters, by position."""
         return [
             (str(index), parameter.list_grad()[0])
             for index, parameter in enumerate(self._params)

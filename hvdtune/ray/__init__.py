@@ -1,7 +1,7 @@
 """Horovod's way of running jobs on Ray, on hvdtune's engine: `from hvdtune.ray import RayExecutor`.
 
 Ray places the processes and starts them as actors; `hvdtune.launch.placed` makes them ranks of one
-job. A program for `horovod.ray` runs with this module in its place. Knows `launch` and `core`.
+job. A program for `horovod.ray` runs unchanged with this module instead. Knows `launch` and `core`.
 """
 
 from __future__ import annotations

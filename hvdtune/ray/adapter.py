@@ -1,4 +1,4 @@
-"""What `RayExecutor` asks of whoever runs its job: here, or in an actor if Ray is elsewhere."""
+"""The interface through which `RayExecutor` runs a job: here, or in an actor if Ray is remote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdtune.ray import crew
 
 @dataclass
 class BaseParams:
-    """What each worker gets. Raises ValueError for what does not fit together."""
+    """What each worker gets. Raises ValueError for parameters that contradict each other."""
 
     cpus_per_worker: float = 1
     use_gpu: bool = False
@@ -84,7 +84,7 @@ class CallingAdapter(Adapter):
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
         queue: Any = None,
     ) -> list[Any]:
-        """`fn(executable)` on all workers; what is logged goes to callbacks, or into a queue."""
+        """`fn(executable)` on all workers; their logs go to callbacks, or into a queue."""
         return self._call("execute", fn, callbacks, queue)
 
     def run(
@@ -95,7 +95,7 @@ class CallingAdapter(Adapter):
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
         queue: Any = None,
     ) -> list[Any]:
-        """`fn(*args, **kwargs)` on all workers; what is logged as for `execute`."""
+        """`fn(*args, **kwargs)` on all workers; logs as for `execute`."""
         return self._call("run", (fn, args or (), kwargs or {}), callbacks, queue)
 
     def _call(
@@ -114,4 +114,4 @@ class CallingAdapter(Adapter):
 
     @abstractmethod
     def _carry_out(self, method: str, what: Any, queue: Any, relay: crew.Relay | None) -> list[Any]:
-        """Call a worker's method on all; they log into the queue, which the relay empties."""
+        """Call a method of all workers; they log into the queue, which the relay empties."""

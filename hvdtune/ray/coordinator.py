@@ -1,4 +1,4 @@
-"""The places of workers that another program has placed, such as Ray Train's."""
+"""Places for workers that another program has placed, such as Ray Train."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hvdtune.launch.remote import rendezvous
 
 
 class Coordinator:
-    """Takes note of each worker's node, then gives the variables that make a job of them.
+    """Notes each worker's node, then gives the variables that make a job of the workers.
 
-    The workers keep the ranks that they have. `RayExecutor` does not need it.
+    The workers keep their ranks. `RayExecutor` does not need it.
     """
 
     def __init__(self, settings: Any) -> None:
@@ -34,7 +34,7 @@ class Coordinator:
         return ",".join(f"{node}:{len(ranks)}" for node, ranks in self.node_id_by_rank.items())
 
     def register(self, hostname: str, node_id: str, world_rank: int) -> None:
-        """Take note of the worker with this rank."""
+        """Note the node of the worker with this rank."""
         self.hostnames.add(hostname)
         self.node_id_by_rank.setdefault(node_id, []).append(world_rank)
 
@@ -56,9 +56,9 @@ class Coordinator:
         }
 
     def establish_rendezvous(self) -> dict[str, str]:
-        """The variables that all workers have in common: they lead to rank 0, of a new job.
+        """The variables that all workers share: they lead to rank 0 of a new job.
 
-        Raises ValueError if no worker with rank 0 is registered, or its node is not one of Ray's.
+        Raises ValueError if no worker with rank 0 is registered, or Ray does not know its node.
         """
         first = [node for node, ranks in self.node_id_by_rank.items() if 0 in ranks]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
@@ -68,6 +68,6 @@ class Coordinator:
         job = placed.new_job()
         if len(self.node_id_by_rank) == 1:
             return job
-        # On another host nobody knows which ports are free; the engine says so if it is taken.
+        # The free ports of another host are unknown; if this one is taken, the engine says so.
         port = FIRST_PORT + int(job["HVDTUNE_JOB_ID"][:8], 16) % PORTS
         return {**job, **rendezvous.variables(addresses[first[0]], port, ())}

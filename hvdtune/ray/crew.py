@@ -1,4 +1,4 @@
-"""The workers of a job, and what becomes of a call that all of them make."""
+"""The workers of a job, and the outcome of a call that all of them make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hvdtune.ray import node_files
 # After a failure: how long to wait for one that explains it better.
 _INNOCENT_SECONDS = 1.0
 _BLAME_SECONDS = 0.1
-_LOOK_SECONDS = 0.05  # between two looks at what was logged
+_LOOK_SECONDS = 0.05  # between two checks for log messages
 _TAIL_SECONDS = 2.0
 _LEAVE_SECONDS = 10.0
 
@@ -36,10 +36,10 @@ class Member(NamedTuple):
 
 
 class WorkerFailed(RuntimeError):
-    """A rank has failed; the text names it and has the last lines that it printed.
+    """A rank has failed; the text names it and contains the last lines that it printed.
 
-    What `RayExecutor` raises is also an instance of the class of what the rank raised, or of Ray's
-    error for an actor that has died. `rank` is the rank.
+    The error that `RayExecutor` raises is also an instance of the class of the rank's own error, or
+    of Ray's error for an actor that has died. `rank` is the rank.
     """
 
     def __init__(self, text: str, rank: int, kind: type[BaseException] = RuntimeError) -> None:
@@ -55,7 +55,7 @@ class WorkerFailed(RuntimeError):
 
 
 def worker_failed(text: str, rank: int, kind: type[BaseException]) -> WorkerFailed:
-    """A `WorkerFailed` that is a `kind` too, unless Python cannot combine them."""
+    """A `WorkerFailed` that is also a `kind`, unless Python cannot combine them."""
     with contextlib.suppress(TypeError):
         both = type("WorkerFailed", (WorkerFailed, kind), {"__module__": __name__})
         failure: WorkerFailed = both(text, rank, kind)
@@ -64,14 +64,14 @@ def worker_failed(text: str, rank: int, kind: type[BaseException]) -> WorkerFail
 
 
 class Relay:
-    """What workers log, on its way to callbacks. To be closed, which ends its actor."""
+    """Passes the workers' log messages to callbacks. Close it to end its actor."""
 
     def __init__(self, callbacks: Sequence[Callable[[Any], Any]]) -> None:
         self.queue = Queue(actor_options={"num_cpus": 0})
         self._callbacks = callbacks
 
     def pass_on(self) -> None:
-        """Call the callbacks with all that was logged."""
+        """Call the callbacks with all messages so far."""
         with contextlib.suppress(Empty):
             while True:
                 logged = self.queue.get_nowait()
@@ -79,12 +79,12 @@ class Relay:
                     callback(logged)
 
     def close(self) -> None:
-        """Drop what has not been passed on."""
+        """Drop the messages that have not been passed on."""
         self.queue.shutdown(force=True)
 
 
 def wait(references: Sequence[Any], seconds: float | None, relay: Relay | None) -> list[Any]:
-    """Those references that are ready, one or more, or none after `seconds`."""
+    """The references that are ready: one or more, or none after `seconds`."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -99,10 +99,10 @@ def wait(references: Sequence[Any], seconds: float | None, relay: Relay | None) 
 
 
 def gather(members: Sequence[Member], references: Sequence[Any], relay: Relay | None) -> list[Any]:
-    """What each member's call gives, in the order of `members`.
+    """The values of each member's call, in the order of `members`.
 
-    Raises `WorkerFailed` as soon as it is clear whose failure it is: an end explains errors, and an
-    error explains those that tell of another rank's end.
+    Raises `WorkerFailed` as soon as it is clear whose failure it is: a death explains errors, and a
+    rank's own error explains errors that report another rank's end.
     """
     by_reference = dict(zip(references, members, strict=True))
     values: dict[Any, Any] = {}
@@ -131,25 +131,25 @@ def gather(members: Sequence[Member], references: Sequence[Any], relay: Relay | 
 
 
 def innocence(error: BaseException) -> int:
-    """0 if a worker has died, 1 after an error of its own, 2 if it tells of another's end."""
+    """0 if a worker has died, 1 for an error of its own, 2 if it reports another rank's end."""
     if not isinstance(error, RayTaskError):
         return 0 if isinstance(error, RayError) else 1
     return 2 if PEER_ERROR in str(error) else 1
 
 
 def cause_of(error: BaseException) -> str:
-    """What has happened to a worker, as the end of a sentence."""
+    """What has happened to a worker, phrased as the end of a sentence."""
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", None)
         return f"raised {type(cause).__name__}: {cause}" if cause is not None else str(error)
     if isinstance(error, RayError):
         return f"died: {_why_it_died(str(error))}"
-    return f"returned what cannot be read here: {type(error).__name__}: {error}"
+    return f"returned a value that cannot be read here: {type(error).__name__}: {error}"
 
 
 def described(member: Member, error: BaseException, introduction: str = "") -> WorkerFailed:
-    """The error that tells of a member's failure."""
-    lines = ["(its output lies on its node, which cannot be reached)"]
+    """The error that describes a member's failure."""
+    lines = ["(its output is on its node, which cannot be reached)"]
     with contextlib.suppress(Exception):
         lines = node_files.on_node(
             member.node_id, _TAIL_SECONDS, node_files.last_lines, member.output
@@ -161,14 +161,14 @@ def described(member: Member, error: BaseException, introduction: str = "") -> W
 
 
 def _why_it_died(text: str) -> str:
-    """What Ray says of an actor's end, without the actor's numbers and general advice."""
+    """Ray's reason for an actor's end, without the actor's numbers and general advice."""
     lines = [line for line in text.splitlines() if not line.startswith("\t")]
     said = " ".join(" ".join(lines).partition("Some common causes")[0].split())
     return re.sub(".*The actor (died|is dead) because ", "", said).rstrip(".")
 
 
 def end(actors: Sequence[Any], orderly: bool) -> None:
-    """End these workers; `orderly`: after they have left the job, if that does not take long."""
+    """End these workers; `orderly`: after they have left the job, unless that takes long."""
     if orderly and actors:
         with contextlib.suppress(RayError):
             references = [actor.leave.remote() for actor in actors]
@@ -179,7 +179,7 @@ def end(actors: Sequence[Any], orderly: bool) -> None:
 
 
 def members_of(actors: Sequence[Any], facts: Sequence[Mapping[str, Any]]) -> list[Member]:
-    """These actors, whose ranks are their places in the list."""
+    """These actors as members; their positions are their ranks."""
     return [
         Member(actor, rank, *(one[name] for name in ("pid", "hostname", "node_id", "output")))
         for rank, (actor, one) in enumerate(zip(actors, facts, strict=True))

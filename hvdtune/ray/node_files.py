@@ -1,6 +1,6 @@
-"""Files that lie on a worker's node: what it printed, and what it recorded.
+"""Files on a worker's node: its output, and its recording.
 
-Ray sends both streams of a worker to files. They outlive it, and so does what it recorded.
+Ray sends both streams of a worker to files. Like the recording, they outlive the worker.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ RECORDING = "HOROVOD_TIMELINE"
 Output = Sequence[tuple[str, int]]
 _MOST_BYTES = 1 << 16
 _COLLECT_SECONDS = 60.0  # for a node's files
-# Lines by which Ray tells whose output follows.
+# Lines in which Ray says whose output follows.
 _OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
 
 
 def own_output() -> list[tuple[str, int]]:
-    """Where this process's stdout and stderr go, if that is files, and how long they are now."""
+    """The files of this process's stdout and stderr, if they are files, and their current sizes."""
     found = []
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def make_folder_of_recording(environ: Mapping[str, str]) -> None:
 
 
 def take_folder(folder: str) -> dict[str, bytes]:
-    """The contents of a folder's files by their names; the folder is gone afterwards."""
+    """The contents of a folder's files by name; the folder is deleted."""
     files = [path for path in sorted(Path(folder).glob("*")) if path.is_file()]
     found = {path.name: path.read_bytes() for path in files}
     shutil.rmtree(folder, ignore_errors=True)
@@ -75,7 +75,7 @@ def collect(nodes: Iterable[str], folder: str) -> dict[str, bytes]:
 
 
 def on_node(node_id: str, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
-    """What `function(*args)` gives on a node. Raises what it raises, or an error of Ray's."""
+    """The value of `function(*args)` on a node. Raises its error, or one of Ray's."""
     client = getattr(ray.util, "client", None)
     is_apart = client is not None and client.ray.is_connected()
     if not is_apart and node_id == ray.get_runtime_context().get_node_id():

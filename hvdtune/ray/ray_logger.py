@@ -1,4 +1,4 @@
-"""From a worker to the callbacks of `RayExecutor.run` and `execute`: `ray_logger.log({...})`."""
+"""Sends data from a worker to the callbacks of `RayExecutor.run` and `execute`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _warned = False
 
 
 def configure(queue: Any) -> None:
-    """Send what this process logs from now on to a `ray.util.queue.Queue`; None: to nobody."""
+    """Send what this process logs from now on to a `ray.util.queue.Queue`; None: nowhere."""
     global _queue
     _queue = queue
 
 
 def log(info_dict: dict[str, Any], chief_only: bool = True) -> None:
-    """Hand `info_dict` to every callback of the call that runs, in the order of logging.
+    """Pass `info_dict` to every callback of the current call, in the order of logging.
 
-    What ranks other than 0 log is dropped, unless `chief_only` is False. Warns once if the call has
-    no callbacks.
+    Calls on ranks other than 0 are dropped, unless `chief_only` is False. Warns once if the current
+    call has no callbacks.
     """
     global _warned
     if chief_only and os.environ.get("HOROVOD_RANK") != "0":

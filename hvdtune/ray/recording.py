@@ -1,4 +1,4 @@
-"""A job's recording (HOROVOD_TIMELINE): from the workers' nodes to whoever runs the job."""
+"""A job's recording (HOROVOD_TIMELINE): brings it from the workers' nodes to the program."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hvdtune.ray.node_files import RECORDING
 
 
 class Recording(NamedTuple):
-    """Where the joined recording goes, and the folder of its parts on every node."""
+    """The path of the joined recording, and the folder of its parts on every node."""
 
     path: str
     folder: str
 
     def on_nodes(self) -> dict[str, str]:
-        """The variable by which workers record there."""
+        """The variable that makes workers record there."""
         return {RECORDING: os.path.join(self.folder, os.path.basename(self.path))}
 
 
 def asked_for(variables: Mapping[str, str]) -> Recording | None:
-    """The recording that a job with these variables makes from its start; None if it makes none."""
+    """The recording that a job with these variables makes from its start, or None."""
     name = variables.get(RECORDING, "")
     if not name or name.upper() == "DYNAMIC":
         return None
@@ -36,8 +36,8 @@ def asked_for(variables: Mapping[str, str]) -> Recording | None:
 def save(path: str, files: Mapping[str, bytes], joins: bool) -> str:
     """Write the ranks' files, by their names on the nodes, and join them if `joins`.
 
-    Returns the path of the result: `path`, or one beside it if there is a file of that name. Warns
-    if the files cannot be joined; then they lie there.
+    Returns the path of the result: `path`, or one beside it if that file exists. Warns if the files
+    cannot be joined; then they stay there.
     """
     asked = Path(path)
     stem, chosen, number = asked.name.partition(".")[0], asked, 1

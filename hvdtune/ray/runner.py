@@ -30,7 +30,7 @@ Callbacks = Sequence[Callable[[Any], Any]]
 
 @dataclass
 class StaticParams(BaseParams):
-    """The workers of a job with a fixed number of them; see `RayExecutor`."""
+    """The workers of a job with a fixed number of workers; see `RayExecutor`."""
 
     num_workers: int | None = None
     num_hosts: int | None = None
@@ -61,30 +61,30 @@ class StaticParams(BaseParams):
 
 
 class RayExecutor:
-    """A job whose processes are actors of Ray.
+    """A job whose processes are Ray actors.
 
-    `num_workers` workers go to as few hosts as Ray finds room. `num_hosts` puts
+    `num_workers` places that many workers on as few hosts as Ray has room for. `num_hosts` puts
     `num_workers_per_host` on each of that many. Each gets `cpus_per_worker` CPUs and, with
-    `use_gpu`, `gpus_per_worker` GPUs (1); all GPUs of a host's workers are visible to each of them,
-    so a program picks its own by `local_rank()`. Within a placement group, such as that of a trial
-    of Ray Tune, the workers take its resources, unless `use_current_placement_group` is False.
+    `use_gpu`, `gpus_per_worker` GPUs (1); every worker sees all GPUs of its host's workers, so a
+    program picks its own by `local_rank()`. Within a placement group, such as that of a Ray Tune
+    trial, the workers take its resources, unless `use_current_placement_group` is False.
 
-    `settings` come from `create_settings`; any object with such attributes will do. The workers
+    `settings` come from `create_settings`; any object with these attributes works. The workers
     get this process's settings of hvdtune and Horovod (HOROVOD_*, HVDTUNE_*).
 
     If a worker raises or dies, all workers end, and a `WorkerFailed` names its rank and shows its
     last lines; `start` makes new ones.
 
-    `min_workers` makes the job elastic: it starts when there is room for that many workers, takes
-    what nodes come, up to `max_workers`, and goes on without those that go; `fn` is a function
-    that trains with `hvd.elastic.run`. Each call of `run` or `execute` is a job of its own, and
-    returns the values of the workers that were there at its end, the oldest first. The job ends
-    with an error after more than `reset_limit` resets, and if room for `min_workers` is missing for
-    `elastic_timeout` seconds. A node on which a worker fails gets no more, unless after the time
-    in `cooldown_range` (shortest, longest; seconds). With `override_discovery` False,
-    `settings.discovery` says which hosts there are.
+    `min_workers` makes the job elastic: it starts when there is room for that many workers, uses
+    new nodes up to `max_workers`, and continues without nodes that disappear; `fn` must train with
+    `hvd.elastic.run`. Each call of `run` or `execute` is a job of its own, and returns the values
+    of the workers that are in it at its end, oldest first. The job ends with an error after more
+    than `reset_limit` resets, and if room for `min_workers` is missing for `elastic_timeout`
+    seconds. A node on which a worker fails gets no more workers, unless `cooldown_range` (shortest,
+    longest; seconds) lets it return after that time. With `override_discovery` False,
+    `settings.discovery` names the hosts.
 
-    Raises ValueError for numbers that do not fit together.
+    Raises ValueError for numbers that contradict each other.
     """
 
     @classmethod
@@ -99,12 +99,12 @@ class RayExecutor:
         """Settings of a job.
 
         Args:
-            timeout_s: seconds within which all ranks must have met.
-            placement_group_timeout_s: seconds within which Ray must have reserved what the workers
-                need.
-            nics: names of network interfaces for the ranks' connections; None: those by which
-                Ray's nodes know each other.
-            ssh_identity_file, ssh_str: nothing is reached by ssh. A key in `ssh_str` is written to
+            timeout_s: seconds within which all ranks must have connected.
+            placement_group_timeout_s: seconds within which Ray must have reserved the workers'
+                resources.
+            nics: names of network interfaces for the ranks' connections; None: those over which
+                Ray's nodes communicate.
+            ssh_identity_file, ssh_str: ssh is not used. A key in `ssh_str` is written to
                 `ssh_identity_file`, as under Horovod, if there is no such file.
         """
         if ssh_str and ssh_identity_file and not os.path.exists(ssh_identity_file):
@@ -159,7 +159,7 @@ class RayExecutor:
             self.params = StaticParams(
                 *share, num_workers, num_hosts, num_workers_per_host, use_current_placement_group
             )
-        self.adapter: Any = None  # an actor if Ray is reached by its client
+        self.adapter: Any = None  # an actor if Ray is reached through its client
         self._is_remote = False
         self._recording: recording.Recording | None = None
         self._joins = True
@@ -174,8 +174,8 @@ class RayExecutor:
         """Start the workers.
 
         Args:
-            executable_cls: each worker makes an object of it, which `execute` hands to functions;
-                its place in the job is in the environment by then.
+            executable_cls: each worker makes an object of this class, which `execute` passes to
+                functions; the worker's place in the job is already in the environment.
             executable_args, executable_kwargs: the arguments of that class.
             extra_env_vars: environment variables of the workers.
 
@@ -184,7 +184,7 @@ class RayExecutor:
         """
         if self.adapter is not None and self._ask("runs"):
             raise RuntimeError("start(): the workers run already; call shutdown() first")
-        self.shutdown()  # what a failure has left
+        self.shutdown()  # removes what a failure has left
         variables = self._variables(extra_env_vars or {})
         client = getattr(ray.util, "client", None)
         self._is_remote = client is not None and client.ray.is_connected()
@@ -207,9 +207,9 @@ class RayExecutor:
             raise
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks | None = None) -> list[Any]:
-        """`fn(executable)` on all workers; what each returns, by rank.
+        """Call `fn(executable)` on all workers; returns their values, by rank.
 
-        Each of `callbacks` is called, here, with all that rank 0 logs by `ray_logger.log`.
+        Calls each of `callbacks`, in this process, with all that rank 0 logs by `ray_logger.log`.
         """
         return self._call("execute", callbacks, fn=fn)
 
@@ -220,7 +220,7 @@ class RayExecutor:
         kwargs: Mapping[str, Any] | None = None,
         callbacks: Callbacks | None = None,
     ) -> list[Any]:
-        """`fn(*args, **kwargs)` on all workers; what each returns, by rank. See `execute`."""
+        """Call `fn(*args, **kwargs)` on all workers; their values by rank. See `execute`."""
         return self._call("run", callbacks, fn=fn, args=args, kwargs=kwargs)
 
     def run_remote(
@@ -231,20 +231,20 @@ class RayExecutor:
     ) -> list[Any]:
         """The same, without waiting: a reference for each rank, for `ray.get`.
 
-        If a worker raises, operations of the others end with a `HorovodInternalError`.
+        If a worker raises, the others' operations end with a `HorovodInternalError`.
         """
         return list(self._ask("run_remote", fn=fn, args=args, kwargs=kwargs))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        """`fn(executable)` on rank 0 alone; what it returns."""
+        """Call `fn(executable)` on rank 0 alone; returns its value."""
         return self._ask("execute_single", fn=fn)
 
     def timeline(self) -> str | None:
         """The path of the job's recording, joined from all ranks' files and fetched from all nodes.
 
-        None unless HOROVOD_TIMELINE names a file, in this process or in `extra_env_vars`: there
-        it is afterwards, or beside it if that file exists. The job ends on all ranks, as by
-        `hvd.shutdown()`; they may begin another one. `shutdown` calls it if nobody has.
+        None unless HOROVOD_TIMELINE names a file, in this process or in `extra_env_vars`: the
+        recording is written there, or beside it if that file exists. The job ends on all ranks, as
+        with `hvd.shutdown()`; they may begin another one. `shutdown` calls this if you have not.
         """
         if self.adapter is None:
             raise RuntimeError("timeline(): there are no workers: call start() first")
@@ -253,7 +253,7 @@ class RayExecutor:
         return recording.save(asked.path, files, self._joins) if asked and files else None
 
     def shutdown(self) -> None:
-        """End the workers, and give back what was reserved for them. Nothing if there are none."""
+        """End the workers and release their resources. Does nothing if there are none."""
         if self.adapter is None:
             return
         try:
@@ -264,7 +264,7 @@ class RayExecutor:
             self._forget()
 
     def _variables(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """What workers' environments have besides their places: settings, above all."""
+        """The variables of workers' environments besides their places, mostly settings."""
         own = (knob.env for knob in knobs.KNOBS.values() if not knob.internal)
         found: dict[str, Any] = {name: os.environ[name] for name in own if name in os.environ}
         seconds = start_seconds(self.settings)
@@ -283,7 +283,7 @@ class RayExecutor:
             reference = self._begin(method, queue=relay.queue, **arguments)
             try:
                 crew.wait([reference], None, relay)
-            except BaseException:  # a callback's: the workers must not go on alone
+            except BaseException:  # raised by a callback: the workers must not go on alone
                 self._abandon()
                 raise
             return list(self._value(reference))
@@ -301,7 +301,7 @@ class RayExecutor:
         return getattr(self.adapter, method).remote(**arguments)
 
     def _value(self, reference: Any) -> Any:
-        """What the adapter's actor gives; its error as it was raised there."""
+        """The value from the adapter's actor; raises its error as it was raised there."""
         try:
             return ray.get(reference)
         except RayTaskError as error:
@@ -318,7 +318,7 @@ class RayExecutor:
             raise RuntimeError("there are no workers: call start() first")
 
     def _abandon(self) -> None:
-        """End the adapter's actor, which cannot be asked any more, and save what was recorded."""
+        """End the adapter's actor, which no longer answers, and save what was recorded."""
         self._forget()
         asked, self._recording = self._recording, None
         if asked is not None:
@@ -328,7 +328,7 @@ class RayExecutor:
                 recording.save(asked.path, files, self._joins)
 
     def _forget(self) -> None:
-        """End the adapter's actor, and with it all that it has made."""
+        """End the adapter's actor, and with it everything it has made."""
         if self._is_remote:
             with contextlib.suppress(RayError, ConnectionError):
                 ray.kill(self.adapter)

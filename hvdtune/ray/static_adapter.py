@@ -42,8 +42,8 @@ class StaticAdapter(CallingAdapter):
             "use_gpu": use_gpu,
             "gpus_per_worker": gpus_per_worker,
         }
-        self._logs = False  # whether workers know a queue
-        self._nodes: list[str] = []  # of these workers, and after their end
+        self._logs = False  # whether workers have a queue
+        self._nodes: list[str] = []  # of these workers, also after their end
 
     @property
     def workers(self) -> list[Any]:
@@ -59,8 +59,8 @@ class StaticAdapter(CallingAdapter):
     ) -> None:
         """Start the workers, and their executables if there is a class.
 
-        Raises TimeoutError if Ray does not reserve the resources or start the workers in time,
-        `WorkerFailed` if an executable cannot be made. Nothing is left then.
+        Raises TimeoutError if Ray does not reserve the resources or start the workers in time, and
+        `WorkerFailed` if an executable cannot be made. Then nothing is left.
         """
         if self.strategy is not None:
             raise RuntimeError("start(): the workers run already; call shutdown() first")
@@ -105,7 +105,7 @@ class StaticAdapter(CallingAdapter):
         )
 
     def _facts(self, actors: Sequence[Any]) -> list[dict[str, Any]]:
-        """What each worker says of itself. Raises TimeoutError if some do not start."""
+        """The facts that each worker reports. Raises TimeoutError if some do not start."""
         references = [actor.facts.remote() for actor in actors]
         seconds = placement_seconds(self.settings)
         _, late = ray.wait(references, num_returns=len(actors), timeout=seconds)
@@ -123,7 +123,7 @@ class StaticAdapter(CallingAdapter):
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """References to what `fn(*args, **kwargs)` gives on each worker."""
+        """References to the values of `fn(*args, **kwargs)` on each worker."""
         self._listen(None)
         return self._begin("run", (fn, args or (), kwargs or {}), self._running())
 
@@ -134,13 +134,13 @@ class StaticAdapter(CallingAdapter):
         return self._gather(self._begin("execute", fn, members), None, members)[0]
 
     def shutdown(self) -> None:
-        """End the workers, and give back what was reserved for them."""
+        """End the workers, and release their resources."""
         self._end(orderly=True)
 
     def collect(self, folder: str) -> dict[str, bytes]:
-        """The files of a folder on all nodes that have had workers, by name; the folder goes.
+        """The files of a folder on all nodes that have had workers, by name; deletes the folder.
 
-        Workers that run leave the job before: what they record is complete then.
+        Running workers leave the job first, so that their recordings are complete.
         """
         if self.members:
             ray.get([worker.leave.remote() for worker in self.workers])
@@ -163,7 +163,7 @@ class StaticAdapter(CallingAdapter):
         return self._gather(self._begin(method, what, members), relay)
 
     def _listen(self, queue: Any) -> None:
-        """Where the workers send what they log during the calls from now on."""
+        """Set the queue for what the workers log in later calls."""
         if queue is not None or self._logs:
             for member in self.members:
                 member.actor.set_queue.remote(queue)
@@ -179,7 +179,7 @@ class StaticAdapter(CallingAdapter):
         relay: crew.Relay | None,
         members: Sequence[crew.Member] | None = None,
     ) -> list[Any]:
-        """What the calls give. Whatever is raised, the workers have ended by then."""
+        """The values of the calls. If this raises, the workers have ended before."""
         try:
             return crew.gather(members or self.members, references, relay)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Where Ray puts the workers: what is reserved for them, and the actors made from it."""
+"""Where Ray puts the workers: the resources it reserves, and the actors that use them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create_placement_group(
 ) -> tuple[PlacementGroup, list[Resources]]:
     """The group of bundles, once Ray has reserved them; and the bundles.
 
-    Raises TimeoutError, which names what was asked for and what there is, after `pg_timeout`
+    Raises TimeoutError, which names the wanted and the existing resources, after `pg_timeout`
     seconds; then nothing is reserved.
     """
     bundles = [dict(resources_per_bundle) for _ in range(num_bundles)]
@@ -52,7 +52,7 @@ def _shown(resources: Resources) -> str:
 
 
 class BaseStrategy:
-    """Workers of so many CPUs and GPUs each, and the group that they are in."""
+    """A number of workers with equal CPUs and GPUs, and their placement group."""
 
     def __init__(
         self,
@@ -76,16 +76,16 @@ class BaseStrategy:
         raise NotImplementedError
 
     def create_workers(self) -> list[Any]:
-        """Reserve what is needed, and make the actors. Raises TimeoutError."""
+        """Reserve the resources, and make the actors. Raises TimeoutError."""
         raise NotImplementedError
 
     def resources_per_worker(self, workers: int = 1) -> Resources:
-        """What so many workers need, by Ray's names."""
+        """The resources of this many workers, by Ray's names."""
         gpus = self.gpus_per_worker * int(self.use_gpu)
         return {"CPU": self.cpus_per_worker * workers, "GPU": gpus * workers}
 
     def shutdown(self) -> None:
-        """Give back what was reserved; a group that was there before stays."""
+        """Release what was reserved; a group that already existed stays."""
         if self._owns_group and self.placement_group is not None:
             with contextlib.suppress(ray.exceptions.RayError):
                 remove_placement_group(self.placement_group)
@@ -139,10 +139,10 @@ class ColocatedStrategy(BaseStrategy):
 
 
 class PGStrategy(BaseStrategy):
-    """So many workers, on as few hosts as Ray finds room.
+    """A number of workers, on as few hosts as Ray has room for.
 
-    In the placement group that is given, or else in the current one, as in a trial of Ray Tune;
-    `force_create_placement_group`, or no current one: in a group of their own.
+    They use the given placement group, or else the current one, as in a Ray Tune trial. With
+    `force_create_placement_group`, or without a current group, they get a group of their own.
     """
 
     def __init__(

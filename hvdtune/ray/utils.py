@@ -1,4 +1,4 @@
-"""What programs import from `horovod.ray.utils`: Ray Train's backend for Horovod, above all."""
+"""Helpers that programs import from `horovod.ray.utils`, such as Ray Train's Horovod backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import ray
 
 
 def map_blocking(fn: Callable[[Any], Any], collection: Iterable[Any]) -> list[Any]:
-    """The values of the references that `fn` gives for each worker, once all are there."""
+    """The values of the references that `fn` returns for each worker; waits for all."""
     return list(ray.get([fn(worker) for worker in collection]))
 
 
@@ -18,12 +18,12 @@ def detect_nics(
 ) -> list[str]:
     """The network interfaces that the settings name; none if they name none.
 
-    Nothing is probed: ranks find each other by the addresses that Ray itself uses.
+    Nothing is probed: ranks connect over the addresses that Ray itself uses.
     """
     return sorted(getattr(settings, "nics", None) or ())
 
 
 def nics_to_env_var(nics: Iterable[str]) -> dict[str, str]:
-    """The variables by which a job uses these interfaces; none for none."""
+    """The variables that make a job use these interfaces; empty if there are none."""
     names = ",".join(nics)
     return {"HOROVOD_GLOO_IFACE": names, "NCCL_SOCKET_IFNAME": names} if names else {}

@@ -16,7 +16,7 @@ from hvdtune.ray import node_files, ray_logger
 
 
 class BaseHorovodWorker:
-    """A process of the job. Ray makes an actor of it; its methods are called by the driver."""
+    """A process of the job. Ray makes it an actor; the driver calls its methods."""
 
     executable: Any = None
 
@@ -53,7 +53,7 @@ class BaseHorovodWorker:
         return dict(os.environ)
 
     def facts(self) -> dict[str, Any]:
-        """What the driver has to know: fields of `PlacedProcess`, and of `crew.Member`."""
+        """The facts that the driver needs: fields of `PlacedProcess` and of `crew.Member`."""
         process = placed.this_process(
             host=self.node_id(),
             hostname=self.node_id(),
@@ -69,7 +69,7 @@ class BaseHorovodWorker:
         }
 
     def become_rank(self, variables: Mapping[str, str], more: Mapping[str, Any]) -> None:
-        """Take over a place in the job (see `hvdtune.launch.placed`), and more variables."""
+        """Take a place in the job (see `hvdtune.launch.placed`), and set more variables."""
         placed.become(variables)
         self.update_env_vars(more)
         node_files.make_folder_of_recording(os.environ)
@@ -80,7 +80,7 @@ class BaseHorovodWorker:
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the object that `execute` hands to functions."""
+        """Make the object that `execute` passes to functions."""
         if executable_cls:
             with _leaving_on_error():
                 self.executable = executable_cls(
@@ -99,9 +99,9 @@ class BaseHorovodWorker:
             return fn(*args, **kwargs)
 
     def take_part(self, method: str, what: Any, *executable: Any) -> tuple[bool, Any]:
-        """One process of an elastic job, from its start to its end: `execute` or `run`.
+        """Run one process of an elastic job from start to end: `execute` or `run`.
 
-        Returns (True, what that returns), or (False, the exit code) if it leaves early.
+        Returns (True, the value), or (False, the exit code) if it leaves early.
         """
         try:
             self.start_executable(*executable)
@@ -112,16 +112,16 @@ class BaseHorovodWorker:
         return True, value
 
     def set_queue(self, queue: Any) -> None:
-        """Where `ray_logger` sends what this worker logs; None: nowhere."""
+        """Set where `ray_logger` sends what this worker logs; None: nowhere."""
         ray_logger.configure(queue)
 
     def leave(self) -> None:
-        """End the job in this process, if it has begun: recordings are complete afterwards."""
+        """End the job in this process, if it has begun; that completes recordings."""
         _leave()
 
 
 class _leaving_on_error(contextlib.AbstractContextManager[None]):
-    """After an error this process takes no part any more: the other ranks must not wait for it."""
+    """Leaves the job after an error, so that the other ranks do not wait for this process."""
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is not None:

@@ -1,8 +1,8 @@
 """Horovod jobs in a Spark cluster: ``hvdtune.spark.run(fn, num_proc=4)``.
 
-Spark places the processes, as the tasks of one barrier stage; each runs the function in a child of
-its own, as a rank. It works in a classic session and through Spark Connect. Knows
-`launch`, `core` and the faces that estimators train with.
+Spark places the processes, as the tasks of one barrier stage; each task runs the function in a
+child process, as a rank. It works in a classic session and through Spark Connect. Knows `launch`,
+`core` and the faces that estimators train with.
 """
 
 from __future__ import annotations

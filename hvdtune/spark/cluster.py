@@ -1,4 +1,4 @@
-"""The Spark session of this program, as a job needs to know it: classic, or Spark Connect."""
+"""The program's Spark session from a job's point of view: classic, or Spark Connect."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-#: Horovod's words.
+#: Horovod's message.
 NO_SESSION = "Could not find an active SparkContext, are you running in a PySpark session?"
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
 def active() -> Cluster:
-    """The session that is there. Raises Exception, with Horovod's words, if none is."""
+    """The current session. Raises Exception, with Horovod's message, if there is none."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():
@@ -35,7 +35,7 @@ def active() -> Cluster:
 
 
 class Cluster:
-    """What can be asked of a session. Here: of one of Spark Connect, without a SparkContext."""
+    """The interface to a session. This class is for Spark Connect, without a SparkContext."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -46,16 +46,16 @@ class Cluster:
 
     @property
     def is_local(self) -> bool:
-        """Whether all tasks run in Spark's own process, whose slots never get more."""
+        """Whether all tasks run in Spark's own process, whose number of slots is fixed."""
         return _LOCAL.fullmatch(self.setting("spark.master")) is not None
 
     @property
     def is_heard(self) -> bool:
-        """Whether this process is where executors can connect to it; a client may be anywhere."""
+        """Whether executors can connect to this process; a Connect client may be anywhere."""
         return self.is_local
 
     def parallelism(self) -> int:
-        """How many tasks Spark runs side by side if nobody says otherwise."""
+        """How many tasks Spark runs in parallel by default."""
         from pyspark.sql.functions import spark_partition_id
 
         found = self.setting("spark.default.parallelism")
@@ -65,12 +65,12 @@ class Cluster:
         return int(numbers.distinct().count())
 
     def slots(self) -> int | None:
-        """How many tasks the cluster can run at one time now; None if that is not known."""
+        """How many tasks the cluster can run at once now; None if that is not known."""
         return slots_of(self.setting("spark.master"), int(self.setting("spark.task.cpus", "1")))
 
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Meanwhile, what this thread has Spark do can be ended by `cancel(tag)`."""
+        """Inside, `cancel(tag)` can end whatever this thread makes Spark do."""
         self.session.addTag(tag)
         try:
             yield
@@ -78,11 +78,11 @@ class Cluster:
             self.session.removeTag(tag)
 
     def cancel(self, tag: str) -> None:
-        """End what runs under a tag."""
+        """End the work under a tag."""
         self.session.interruptTag(tag)
 
     def addresses(self) -> list[str]:
-        """Where tasks may find this process, the likeliest first."""
+        """Addresses at which tasks may find this process, the likeliest first."""
         from hvdtune.core.meeting.addresses import reachable
 
         return list(reachable().values())
@@ -101,25 +101,25 @@ class Classic(Cluster):
 
     @property
     def is_heard(self) -> bool:
-        """Whether this process is where executors can connect to it: they do anyway."""
+        """Whether executors can connect to this process: they do anyway."""
         return True
 
     def parallelism(self) -> int:
-        """How many tasks Spark runs side by side if nobody says otherwise."""
+        """How many tasks Spark runs in parallel by default."""
         return int(self._context.defaultParallelism)
 
     def slots(self) -> int | None:
-        """How many tasks the cluster can run at one time now; None if that is not known."""
+        """How many tasks the cluster can run at once now; None if that is not known."""
         try:
             spark = self._context._jsc.sc()
             profile = spark.resourceProfileManager().defaultResourceProfile()
             return int(spark.maxNumConcurrentTasks(profile))
-        except Exception:  # not a part of Spark's interface
+        except Exception:  # not part of Spark's public interface
             return super().slots()
 
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Meanwhile, what this thread has Spark do can be ended by `cancel(tag)`."""
+        """Inside, `cancel(tag)` can end whatever this thread makes Spark do."""
         self._context.addJobTag(tag)
         try:
             yield
@@ -127,17 +127,17 @@ class Classic(Cluster):
             self._context.removeJobTag(tag)
 
     def cancel(self, tag: str) -> None:
-        """End what runs under a tag."""
+        """End the work under a tag."""
         self._context.cancelJobsWithTag(tag)
 
     def addresses(self) -> list[str]:
-        """Where tasks may find this process, the likeliest first."""
+        """Addresses at which tasks may find this process, the likeliest first."""
         told = self.setting("spark.driver.host")
         return list(dict.fromkeys([*([told] if told else []), *super().addresses()]))
 
 
 def slots_of(master: str, cpus: int = 1) -> int | None:
-    """The slots that the name of a master says, for tasks of so many CPUs; None if it says none."""
+    """The slots in a master's name, for tasks with this many CPUs; None if it names none."""
     local, cluster = _LOCAL.fullmatch(master), _LOCAL_CLUSTER.fullmatch(master)
     if local is not None:
         cores = local[1] or "1"

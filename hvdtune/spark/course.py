@@ -1,4 +1,4 @@
-"""The course of a job as the program that has started it hears of it from the tasks."""
+"""The course of a job, as the tasks report it to the program that started it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hvdtune.spark.task import LOST, blame_seconds
 
 
 class Output:
-    """Where the ranks' output goes: two streams of text or of bytes, by default this program's."""
+    """The ranks' output: to two streams of text or of bytes, by default this program's."""
 
     def __init__(self, stdout: Any = None, stderr: Any = None) -> None:
         self._streams = {Kind.STDOUT: stdout, Kind.STDERR: stderr}
         self._given_up: set[Kind] = set()
 
     def write(self, kind: Kind, lines: bytes) -> None:
-        """Write whole lines. A stream that fails is written to no more: the ranks go on."""
+        """Write whole lines. After a stream has failed, it is not used again: the ranks go on."""
         stream: Any = self._streams[kind]
         if stream is None:
             stream = sys.stdout if kind == Kind.STDOUT else sys.stderr
@@ -35,7 +35,7 @@ class Output:
         try:
             try:
                 stream.write(lines.decode("utf-8", "replace"))
-            except TypeError:  # one of bytes
+            except TypeError:  # a stream of bytes
                 stream.write(lines)
             with contextlib.suppress(AttributeError):
                 stream.flush()
@@ -43,12 +43,12 @@ class Output:
             self._given_up.add(kind)
 
     def say(self, sentence: str) -> None:
-        """Write a line of hvdtune's own."""
+        """Write a line from hvdtune itself."""
         self.write(Kind.STDERR, f"hvdtune.spark: {sentence}\n".encode())
 
 
 class Course:
-    """Takes what the tasks report, from any thread; `failure` is the end that ended the job."""
+    """Takes the tasks' reports, from any thread; `failure` is the end that ended the job."""
 
     def __init__(self, size: int, output: Output, timestamps: bool, verbose: int) -> None:
         self._size = size
@@ -56,40 +56,40 @@ class Course:
         self._timestamps = timestamps
         self._verbose = verbose
         self._changed = threading.Condition()
-        self._tasks: dict[int, str] = {}  # those that have come: their hosts
+        self._tasks: dict[int, str] = {}  # the hosts of tasks that have connected
         self._workers: dict[int, Worker] = {}  # by task
         self._suspect: Worker | None = None
         self._blame_at = 0.0
         self._left = 0
         self._over = False
-        self.not_started = ""  # why, if a rank could not be
+        self.not_started = ""  # the reason, if a rank could not be started
 
     @property
     def started(self) -> int:
-        """How many tasks have come."""
+        """How many tasks have connected."""
         return len(self._tasks)
 
     def await_all(self, until: float) -> bool:
-        """Wait until all tasks have come, or the job is over; False if neither is so at that time
-        (monotonic seconds)."""
+        """Wait until all tasks have connected, or the job is over; False if neither has happened at
+        that time (monotonic seconds)."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._over or self.started == self._size, max(0.0, until - time.monotonic())
             )
 
     def drain(self, seconds: float) -> None:
-        """Wait until all tasks have said all, but no longer than that."""
+        """Wait until all tasks have reported everything, at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: self._left == self.started, seconds)
 
     def release(self) -> None:
-        """The job is over: whoever waits for tasks need not."""
+        """End all waiting for tasks, because the job is over."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
     def join(self, task: int, facts: Mapping[str, Any], peer: Peer) -> bool:
-        """A task has come; whether it may run: each may once."""
+        """A task has connected; returns whether it may run: each may only once."""
         with self._changed:
             if task in self._tasks or not 0 <= task < self._size:
                 return False
@@ -98,7 +98,7 @@ class Course:
             return True
 
     def take(self, task: int, frame: Frame) -> None:
-        """What a task reports."""
+        """Handle a task's report."""
         with self._changed:
             if frame.kind == Kind.NOT_STARTED:
                 self.not_started = frame.payload.decode("utf-8", "replace")
@@ -118,7 +118,7 @@ class Course:
                 self._end(worker, int(frame.payload))
 
     def leave(self, task: int) -> None:
-        """A task reports no more."""
+        """A task's connection has ended."""
         with self._changed:
             self._left += 1
             self._changed.notify_all()
@@ -131,7 +131,7 @@ class Course:
     def failure(self, hopeless: bool) -> Failure | None:
         """The end that ended the job, once that is clear; None if no rank has failed.
 
-        If the job is `hopeless`, somebody must have failed: news of it may still be on its way.
+        If the job is `hopeless`, a rank must have failed: wait for the report of it.
         """
         with self._changed:
             self._changed.wait_for(

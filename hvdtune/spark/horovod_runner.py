@@ -1,4 +1,4 @@
-"""`HorovodRunner`, with which notebooks on Databricks start Horovod (its class is sparkdl's)."""
+"""`HorovodRunner`, the class with which notebooks on Databricks start Horovod (from sparkdl)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hvdtune.spark import cluster as clusters
 from hvdtune.spark.runner import run
 
 _VERBOSITIES = ("log_callback_only", "all")
-#: In the ranks' environment: only what `log_to_driver` says is shown.
+#: In the ranks' environment: show only the messages of `log_to_driver`.
 _ONLY_LOGGED = "HVDTUNE_SPARK_ONLY_LOGGED"
-#: Before each line that is.
+#: The prefix of each line that is shown.
 _MARK = "\x02hvdtune log\x03"
 
 
 def log_to_driver(message: object) -> None:
-    """Show a message where `HorovodRunner.run` was called, whatever its `driver_log_verbosity`.
+    """Show a message where `HorovodRunner.run` was called, regardless of `driver_log_verbosity`.
 
-    To be called by the ranks; the rank that says it stands before each line. Anywhere else it
-    prints the message.
+    Call this in the ranks; each line is prefixed with the rank. Anywhere else it prints the
+    message.
     """
     mark = _MARK if _ONLY_LOGGED in os.environ else ""
     text = "".join(f"{mark}{line}\n" for line in str(message).splitlines() or [""])
@@ -33,10 +33,10 @@ def log_to_driver(message: object) -> None:
 
 
 class _Logged(io.TextIOBase):
-    """A stream that shows marked lines, and nothing else."""
+    """A stream that shows marked lines and drops all others."""
 
     def write(self, text: str) -> int:
-        """Take whole lines, each with its rank in front."""
+        """Take whole lines, each prefixed with its rank."""
         for line in text.splitlines():
             before, mark, message = line.partition(_MARK)
             if mark:
@@ -47,10 +47,10 @@ class _Logged(io.TextIOBase):
 class HorovodRunner:
     """Runs a function on `np` ranks.
 
-    `np` > 0: in so many Spark tasks; 0: in as many as the cluster has slots; < 0: in -np processes
-    on this machine, without Spark. `driver_log_verbosity` "all" shows what the ranks print in
-    Spark; "log_callback_only", the default, shows what `log_to_driver` is told, and the last lines
-    of a rank that fails. What processes on this machine print is always shown.
+    `np` > 0: in that many Spark tasks; 0: in as many as the cluster has slots; < 0: in -np
+    processes on this machine, without Spark. `driver_log_verbosity` "all" shows what the ranks
+    print in Spark; "log_callback_only", the default, shows the messages of `log_to_driver`, and the
+    last lines of a rank that fails. Output of processes on this machine is always shown.
     """
 
     def __init__(self, *, np: int, driver_log_verbosity: str = "log_callback_only") -> None:
@@ -67,7 +67,7 @@ class HorovodRunner:
     def run(self, main: Callable[..., Any], **kwargs: Any) -> Any:
         """Call `main(**kwargs)` on each rank; return what it returned on rank 0.
 
-        See `hvdtune.spark.run` for what is raised.
+        Raises what `hvdtune.spark.run` raises.
         """
         if self.num_processor < 0:
             return run_here(main, kwargs=kwargs, num_proc=-self.num_processor)[0]

@@ -1,4 +1,4 @@
-"""A job in Spark, from the program's side: start the tasks, hear of them, take the results."""
+"""A job in Spark, from the program's side: starts tasks, takes their reports and results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DRAIN_S = 2.0  # for output that is still on its way
 
 
 class Limits(NamedTuple):
-    """How many tasks, and until when (monotonic seconds, and as the user said it) they must run."""
+    """How many tasks must run, and until when (monotonic seconds, and as the user gave it)."""
 
     size: int
     until: float
@@ -35,9 +35,9 @@ class Limits(NamedTuple):
 
 
 def mapper(order: Order) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """What Spark calls in each task: Arrow's batches in and out."""
+    """The function that Spark calls in each task, with Arrow batches in and out."""
 
-    # Spark's workers import hvdtune only when it is called: if it is missing there, Spark says so.
+    # Spark's workers import hvdtune only during the call: if it is missing there, Spark says so.
     def run_rank(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow
 
@@ -57,11 +57,11 @@ def run_job(
     cluster: Cluster, make_order: Callable[[str, int], Order], course: Course, limits: Limits,
     say: Callable[[str], None], timeline: Path | None,
 ) -> list[Any]:  # fmt: skip
-    """What each rank has returned, by rank; the recording is in the file `timeline`.
+    """The results of the ranks, by rank; the recording is in the file `timeline`.
 
-    `make_order(key, port)` gives the order that leads to this program's listener. Raises
-    RuntimeError for a job that failed, TimeoutException for one that did not start in time. The
-    Spark session can be used afterwards.
+    `make_order(key, port)` makes the order that leads tasks to this program's listener. Raises
+    RuntimeError if the job fails, TimeoutException if it does not start in time. The Spark session
+    stays usable.
     """
     require_slots(cluster, limits, say)
     key, tag = secrets.token_hex(32), f"hvdtune-{secrets.token_hex(8)}"
@@ -71,7 +71,7 @@ def run_job(
     def watch() -> None:
         if course.await_all(limits.until):
             return
-        # Tasks that have run for long may not have found this program.
+        # Tasks that have run for a while may not have found this program.
         if course.started or cluster.is_heard:
             too_late.append(late(course.started, limits.size, limits.start_timeout))
             cluster.cancel(tag)
@@ -97,9 +97,9 @@ def run_job(
 
 
 def require_slots(cluster: Cluster, limits: Limits, say: Callable[[str], None]) -> None:
-    """Raise RuntimeError if the cluster has fewer slots than tasks: Spark would try for minutes.
+    """Raise RuntimeError if there are fewer slots than tasks: Spark would retry for minutes.
 
-    Where executors may still come, they are awaited until `limits.until`.
+    If executors may still be added, wait for them until `limits.until`.
     """
     dynamic = cluster.setting("spark.dynamicAllocation.enabled", "false").lower() == "true"
     told_at = time.monotonic() + _TOLD_AFTER_S
@@ -122,7 +122,7 @@ def require_slots(cluster: Cluster, limits: Limits, say: Callable[[str], None]) 
 
 
 def late(started: int, size: int, start_timeout: float) -> str:
-    """Says that not all tasks have started in time."""
+    """The error that not all tasks have started in time."""
     return (
         f"Timed out waiting for Spark to start the job: {started} of {size} tasks have started "
         f"within {start_timeout:g} s. All of them must get a slot at the same time; give "
@@ -161,7 +161,7 @@ def _failed(error: Exception, course: Course, too_late: list[str]) -> Exception:
 
 
 def _told(text: str) -> dict[str, Any]:
-    """What a task said in the exception that Spark has passed on; {} if it said nothing."""
+    """The data from a task in the exception that Spark passes on; {} if there are none."""
     place = text.find(FAILURE + "{")
     if place < 0:
         return {}
@@ -172,7 +172,7 @@ def _told(text: str) -> dict[str, Any]:
 
 
 def first_lines(text: str) -> str:
-    """Of Spark's message the lines before its own stack."""
+    """The lines of Spark's message before its own stack trace."""
     lines = []
     for line in text.splitlines():
         if line.lstrip().startswith("at ") or line.startswith("JVM stacktrace"):

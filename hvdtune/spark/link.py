@@ -1,8 +1,8 @@
-"""How a task reports to the program that has started the job: a TCP connection with frames.
+"""The TCP connection on which a task exchanges frames with the program that started the job.
 
-Whoever connects proves that it knows the job's key, says which task it is, and sends the frames of
-`hvdtune.launch.remote.frames`: what its rank prints, and how it ends. The program may answer with
-frames, too. Nothing secret passes here.
+The connecting task proves that it knows the job's key, says which task it is, and sends the frames
+of `hvdtune.launch.remote.frames`: its rank's output, and the rank's end. The program may also send
+frames. Nothing secret is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdtune.launch.remote.frames import Frame, FrameError, FrameReader, Kind, e
 
 _NONCE = 32
 _PROOF = hashlib.sha256().digest_size
-_PATIENCE = 10.0  # for a stranger to prove what it knows, seconds
+_PATIENCE = 10.0  # seconds for a stranger to prove that it knows the key
 _TRY = 3.0  # for one address, seconds
 _WELCOME, _REFUSED = b"+", b"-"
 
@@ -41,7 +41,7 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 
 class Peer:
-    """A connection to a task, for whoever has something to say to it."""
+    """A connection to a task, for sending to it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -49,7 +49,7 @@ class Peer:
         self._lock.acquire()  # until the task has been welcomed
 
     def welcome(self) -> None:
-        """Let the task go on."""
+        """Tell the task to continue."""
         self._connection.sendall(_WELCOME)
         self._lock.release()
 
@@ -60,11 +60,11 @@ class Peer:
 
 
 class Listener:
-    """The program's end.
+    """The program's end of the connections.
 
-    `join(task, facts, peer)` is asked for each task and may refuse it; `facts` is a PlacedProcess
-    as a dictionary. Then `take(task, frame)` gets what it sends, and `leave(task)` hears that its
-    connection has ended. They are called by threads of this class, one a task.
+    `join(task, facts, peer)` is called for each task and may refuse it; `facts` is a PlacedProcess
+    as a dictionary. Then `take(task, frame)` gets the task's frames, and `leave(task)` is called
+    when its connection has ended. Threads of this class call them, one per task.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Listener:
 
 
 class Link:
-    """A task's end."""
+    """A task's end of the connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -159,7 +159,7 @@ class Link:
     ) -> Link | None:
         """Connect at the first address that answers; None if none does.
 
-        Raises RuntimeError if the program does not want this task: it has been started before.
+        Raises RuntimeError if the program refuses this task: it has been started before.
         """
         for address in addresses:
             try:
@@ -187,7 +187,7 @@ class Link:
             self._connection.sendall(encode(kind, rank, payload))
 
     def frames(self) -> Iterator[Frame]:
-        """What the program says, until its end of the connection is closed."""
+        """The program's frames, until it closes its end of the connection."""
         reader = FrameReader()
         with contextlib.suppress(OSError, FrameError):
             while data := self._connection.recv(65536):

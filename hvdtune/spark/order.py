@@ -1,7 +1,7 @@
-"""What a program tells its Spark tasks, and how a task starts a rank by it.
+"""What a program tells its Spark tasks, and how a task starts a rank from that.
 
-Between a task and its rank stands the agent that also starts ranks by ssh: it ends the rank, and
-whatever that has started, when the task is killed.
+Between a task and its rank is the agent that also starts ranks over ssh. If the task is killed, it
+ends the rank and everything the rank has started.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _DIRECTORY = "HOROVOD_SPARK_WORK_DIR"
 
 
 class Order(NamedTuple):
-    """What the program tells its tasks.
+    """The program's instructions for its tasks.
 
     `call` is the pickled (function, args, kwargs), `path` and `argv` the program's sys.path and
-    sys.argv, `job` the job's name and key, `environment` what the user gave. The program listens at
-    `port` of `addresses`, for whoever knows `key`, on `machine`. `timeline` is a file's name or "".
+    sys.argv, `job` the job's name and key, `environment` the user's variables. The program listens
+    at `port` of `addresses`, on `machine`, for tasks that know `key`. `timeline` is a file's name
+    or "".
     """
 
     call: bytes
@@ -50,18 +51,18 @@ class Order(NamedTuple):
         return identity.machine() == self.machine
 
     def reachable_at(self) -> list[str]:
-        """The addresses at which this task finds the program."""
+        """The addresses at which this task can reach the program."""
         return ["127.0.0.1"] if self.is_here else self.addresses
 
     def environment_of(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a rank below this task; `variables` give it its place."""
+        """The environment of this task's rank; `variables` give the rank its place."""
         found = placed.environment({**os.environ, **self.environment}, variables)
         found.setdefault("PYTHONUNBUFFERED", "1")
         found.setdefault(_DIRECTORY, os.getcwd())
         return found
 
     def write_call(self, file: IO[bytes]) -> None:
-        """Write what `hvdtune.launch.function.worker` reads."""
+        """Write the file that `hvdtune.launch.function.worker` reads."""
         first = {**os.environ, **self.environment}.get(_PYTHON_PATH, "").split(os.pathsep)
         path = [*filter(None, first), *sys.path, *(self.path if self.is_here else ())]
         pickle.dump((list(dict.fromkeys(path)), self.argv), file)
@@ -71,7 +72,7 @@ class Order(NamedTuple):
     def start_frame(
         self, number: int, environment: Mapping[str, str], descriptors: Sequence[int]
     ) -> bytes:
-        """What has an agent start a rank; `descriptors` are the files for its call and result."""
+        """Makes an agent start a rank; `descriptors` are the files for its call and result."""
         command = python_command(
             "hvdtune.launch.function.worker",
             "--own",
@@ -118,6 +119,6 @@ def start_agent(verb: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=descriptors,
-        start_new_session=True,  # signals of a terminal's are not for it
+        start_new_session=True,  # protects it from a terminal's signals
         bufsize=0,
     )

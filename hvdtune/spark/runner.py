@@ -29,21 +29,21 @@ def run(
     nics: Collection[str] | None = None, prefix_output_with_timestamp: bool = False,
     executable: str | None = None, timeline: str | os.PathLike[str] | None = None,
 ) -> list[Any]:
-    """Call `fn(*args, **kwargs)` in `num_proc` Spark tasks; return what each returned, by rank.
+    """Call `fn(*args, **kwargs)` in `num_proc` Spark tasks; return the results, by rank.
 
     Spark starts all tasks together (barrier mode), and each runs the function in a new Python
-    process, a rank of the job. Ranks are counted host by host, beginning with task 0's. What they
-    print appears here with their rank before each line. Function, arguments and results are
-    pickled by cloudpickle. The signature is Horovod's, but for `timeline`.
+    process, a rank of the job. Ranks are numbered host by host, beginning with task 0's. Their
+    output appears here with their rank before each line. Function, arguments and results are
+    pickled by cloudpickle. The signature is Horovod's, except `timeline`.
 
     Args:
         num_proc: how many; by default spark.default.parallelism.
-        start_timeout: seconds until all tasks must run; by default HOROVOD_SPARK_START_TIMEOUT,
-            or 600.
-        env: variables for the ranks, beside those of their Spark executor.
-        stdout, stderr: streams of text or bytes for what the ranks print; by default this
+        start_timeout: seconds within which all tasks must run; by default
+            HOROVOD_SPARK_START_TIMEOUT, or 600.
+        env: variables for the ranks, in addition to those of their Spark executor.
+        stdout, stderr: streams of text or bytes for the ranks' output; by default this
             program's.
-        verbose: 0: nothing is said; 1: how many processes run; 2: where each starts and ends, too.
+        verbose: 0: nothing; 1: how many processes run; 2: also where each starts and ends.
         nics: names of the network interfaces to use between hosts.
         prefix_output_with_timestamp: put the time before each line of output.
         executable: the Python of the ranks; by default their Spark executor's.
@@ -86,14 +86,14 @@ def run(
 
 
 def whole(count: Any) -> int:
-    """A number of processes that can be. Raises `LaunchError`."""
+    """A valid number of processes. Raises `LaunchError`."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise LaunchError(f"num_proc={count!r} is not accepted: give a whole number, 1 or more.")
     return count
 
 
 def start_seconds(given: float | None) -> float:
-    """The seconds given, or of HOROVOD_SPARK_START_TIMEOUT, or 600."""
+    """The seconds given, or those of HOROVOD_SPARK_START_TIMEOUT, or 600."""
     text = os.environ.get(_START_TIMEOUT) if given is None else given
     try:
         seconds = _START_TIMEOUT_S if text in (None, "") else float(text)
@@ -106,7 +106,7 @@ def start_seconds(given: float | None) -> float:
 
 
 def _place(timeline: str | os.PathLike[str]) -> Path:
-    """The recording's path, whose folder is there."""
+    """The recording's path; checks that its folder exists."""
     path = Path(timeline).absolute()
     if not path.parent.is_dir():
         raise LaunchError(f"timeline={os.fspath(timeline)!r}: there is no folder {path.parent}.")

@@ -1,7 +1,7 @@
-"""What a Spark task does: it has a child run the function as one rank, and returns the result.
+"""A Spark task: a child runs the function as one rank, and the task returns the result.
 
-The task gathers what all tasks are (`BarrierTaskContext.allGather`), from which each works out the
-same places.
+The task gathers the facts of all tasks (`BarrierTaskContext.allGather`), from which each computes
+the same places.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from hvdtune.launch.worker import Worker
 from hvdtune.spark.link import Link
 from hvdtune.spark.order import Order, start_agent
 
-#: In the text of what a failing task raises, before the JSON that says how its rank ended.
+#: In a failing task's error text, before the JSON that says how its rank ended.
 FAILURE = "hvdtune failure: "
-#: How a rank's end is worded that nobody has seen.
+#: The description of a rank's end that nobody has seen.
 LOST = "was lost: the Spark task that ran it has ended"
-#: The rows that a task returns: a part of what it has, of at most so many bytes.
+#: The rows that a task returns: each is a piece of its data, of limited size.
 SCHEMA = "rank int, name string, data binary"
 RESULT = "result"
 _PIECE = 2**20
@@ -42,15 +42,15 @@ def get_available_devices() -> list[str]:
     """The GPUs that Spark has given to this rank: indices of those that it sees, as text.
 
     Empty if Spark has none to give (`spark.task.resource.gpu.amount`). With
-    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 they are what Spark calls them: nothing is done with
-    them.
+    HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX=1 they are Spark's own names; CUDA_VISIBLE_DEVICES is not
+    changed.
     """
     found = os.environ.get(_GPUS, "")
     return found.split(",") if found else []
 
 
 def work(order: Order) -> Iterator[tuple[int, str, bytes]]:
-    """Run one rank to its end and yield what it has returned: (rank, name, bytes), in pieces.
+    """Run one rank to its end and yield its result: (rank, name, bytes), in pieces.
 
     Raises RuntimeError when the rank fails.
     """
@@ -62,7 +62,7 @@ def work(order: Order) -> Iterator[tuple[int, str, bytes]]:
     gpus = _gpus(context.resources())
     ignored = {**os.environ, **order.environment}.get(_IGNORE_GPUS, "0") not in ("", "0")
     facts = placed.this_process(
-        # Containers of one machine may not share what makes it one.
+        # Containers of one machine may not share what identifies the machine.
         host="/".join(filter(None, (identity.machine(), os.environ.get("CONTAINER_ID")))),
         address=address,
         gpus=[] if ignored else gpus,
@@ -107,7 +107,7 @@ class _NotStarted(RuntimeError):
 
 
 def blame_seconds(worker: Worker) -> float:
-    """How long to look for a better suspect than this worker, which has failed."""
+    """How long to wait for a likelier culprit than this worker, which has failed."""
     return (0.0, BLAME_SECONDS, SURVIVORS_SECONDS)[worker.innocence()]
 
 
@@ -147,11 +147,11 @@ class _Rank:
             self._run_child([call.fileno(), result.fileno()])
             yield from self._pieces(RESULT, result)
         if self._recording is not None:
-            context.barrier()  # all have ended: rank 0 has joined what is on its host
+            context.barrier()  # all ranks have ended, and rank 0 has joined its host's recordings
             yield from self._recorded(self._recording)
 
     def _run_child(self, descriptors: list[int]) -> None:
-        """Start the child, pass on what it prints, and wait for its end."""
+        """Start the child, pass on its output, and wait for its end."""
         agent = start_agent("run", descriptors)
         assert agent.stdin is not None
         assert agent.stdout is not None
@@ -175,7 +175,7 @@ class _Rank:
     def _hear(self, frame: Frame) -> None:
         if frame.kind in self._streams:
             shown = self._streams[frame.kind].take(frame.payload)
-            if self._link is None and shown:  # then it is in the executor's log
+            if self._link is None and shown:  # without a link, output goes to the executor's log
                 os.write(2, shown)
         elif frame.kind == Kind.STARTED:
             self._worker.pid = int(frame.payload)
@@ -191,7 +191,7 @@ class _Rank:
         if self._worker.code is None:
             self._worker.code, self._worker.loss = 255, LOST
         if self._worker.code != 0:
-            # Spark ends the job with the first task that fails: it shall be the one to blame.
+            # Spark blames the first task that fails, so it should be the culprit.
             time.sleep(blame_seconds(self._worker))
             raise _ended(self._worker)
 

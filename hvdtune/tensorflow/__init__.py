@@ -1,7 +1,7 @@
 """Horovod's TensorFlow API on hvdtune's engine: ``import hvdtune.tensorflow as hvd``.
 
-A script for ``horovod.tensorflow`` runs with this module in its place. Nothing is compiled against
-TensorFlow. Knows `core`, `faces`, `arrays`, `elastic` and `compute_service`.
+A script for ``horovod.tensorflow`` runs unchanged with this module instead. Nothing is compiled
+against TensorFlow. Knows `core`, `faces`, `arrays`, `elastic` and `compute_service`.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # What loads Keras, which takes seconds, is there for those who ask for it. It stands above this
-    # package, and knows it.
+    # These load Keras, which takes seconds, so they are imported only on request. The Keras face
+    # stands above this package, and knows it.
     if name == "SyncBatchNormalization":
         return importlib.import_module(f"{__name__}.sync_batch_norm").SyncBatchNormalization
     if name in ("keras", "data"):

@@ -36,7 +36,7 @@ __all__ = [
     "run",
 ]
 
-# What TensorFlow raises if a job is lost, and what XLA makes of all errors.
+# The errors that TensorFlow raises if a job is lost; XLA turns all errors into the last.
 _OF_A_LOST_JOB = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
 _COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Join")
 
@@ -44,11 +44,11 @@ _COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatte
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for ``func(state, …)``: training that starts over when the job has changed.
 
-    When a collective fails because a rank is gone or the job was shut down, the state goes back to
-    its last commit and the job is joined anew by ``shutdown()`` and ``init()``; when hosts have
-    changed, the current state is kept. Then the reset callbacks run, the state is made that of
-    rank 0, and ``func`` is called again. Only what is in the state survives. Any other error,
-    also of ranks that disagree about a tensor, ends training.
+    If a collective fails because a rank is gone or the job was shut down, the state returns to its
+    last commit and ``shutdown()`` and ``init()`` join the job anew; if hosts have changed, the
+    current state is kept. Then the reset callbacks run, the state becomes that of rank 0, and
+    ``func`` is called again. Only the state survives. Any other error ends training, also if the
+    ranks disagree about a tensor.
     """
 
     return run_translated(
@@ -57,9 +57,9 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_of_collective(error: tf.errors.OpError) -> bool:
-    """Whether one of hvdtune's operations failed with its job.
+    """Whether one of hvdtune's operations failed because its job did.
 
-    TensorFlow's text has their types' names; that of XLA's custom calls begins with ours.
+    TensorFlow's text contains the operation's type; that of XLA's calls begins with our name.
     """
     if isinstance(error, tf.errors.InternalError):
         return "hvdtune: " in error.message
@@ -83,13 +83,13 @@ class _VariableState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Bring everything back to its last copy. Variables made since then keep their values."""
+        """Restore everything from its last copy. Variables made since then keep their values."""
         saved = list(self._saved.values())
         self._write([variable for variable, _ in saved], [value for _, value in saved])
         super().restore()
 
     def sync(self) -> None:
-        """Make everything on all ranks what it is on rank 0, and save that."""
+        """Make everything on all ranks equal to rank 0's, and save that."""
         variables = self._variables()
         own = self._read(variables)
         values = broadcast_values(own, 0, global_process_set, "elastic.variables")
@@ -116,8 +116,8 @@ class _VariableState(ObjectState):
 class TensorFlowKerasState(_VariableState):
     """The state of a Keras model's weights and its optimizer, on the TensorFlow backend.
 
-    model: must be built. optimizer: the model's own, if None; its variables are made here, so that
-    what is saved and synchronised is complete. backend: taken because Horovod takes it. Every other
+    model: must be built. optimizer: the model's own, if None; its variables are created here, so
+    that the saved and synchronised state is complete. backend: ignored; Horovod has it. Every other
     keyword becomes an attribute, an object as in ``ObjectState``.
 
     Raises ValueError for a model that has not been built.
@@ -185,8 +185,8 @@ class TensorFlowState(_VariableState):
         if self.session is None:
             super()._write(variables, values)
             return
-        # Feeds the initialisers, so that a graph that is finished need not grow; those of variables
-        # that were made from one tensor one after the other.
+        # Feeds the initialisers, so that a finished graph need not grow. Variables initialised from
+        # the same tensor are fed one after the other.
         left = list(zip(variables, values, strict=True))
         while left:
             fed, initializers, later = {}, [], []
@@ -202,7 +202,7 @@ class TensorFlowState(_VariableState):
 
 
 def _build(optimizer: Any, variables: list[Any]) -> None:
-    """Make the optimizer's variables, if it has none yet."""
+    """Create the optimizer's variables, if it has none yet."""
     if optimizer is None or getattr(optimizer, "built", getattr(optimizer, "_built", False)):
         return
     build = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)

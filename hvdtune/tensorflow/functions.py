@@ -1,4 +1,4 @@
-"""Making ranks equal: variables, and any Python object."""
+"""Makes ranks equal: variables, and any Python object."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def broadcast_variables(
 ) -> Any:
     """Make the variables of all ranks equal to those of global rank ``root_rank``.
 
-    ``variables``: TensorFlow's, or Keras's; ranks pass as many, in the same order. In eager mode
-    they are equal on return; in a graph the result is the operation that makes them so.
-    ``inplace``: in graphs, uses one operation for the variables of a device.
+    ``variables``: TensorFlow's or Keras's, equally many in the same order on all ranks. In eager
+    mode they are equal on return; in a graph, returns the operation that makes them equal.
+    ``inplace``: in graphs, uses one operation for all variables of a device.
 
     In eager mode raises ValueError, on all ranks, if their numbers of variables differ;
     HorovodInternalError if their types or shapes do, or a rank is gone. In graphs, TensorFlow's
@@ -63,7 +63,7 @@ def broadcast_values(
 ) -> list[Any]:
     """The arrays of ``root_rank``, given those of each rank; all are in flight at once.
 
-    Raises ValueError, on all ranks, if their numbers differ, HorovodInternalError if types or
+    Raises ValueError, on all ranks, if their numbers differ; HorovodInternalError if types or
     shapes do.
     """
     own = np.array([len(values)], dtype=np.int64)
@@ -71,7 +71,7 @@ def broadcast_values(
     if len(set(counts)) > 1:
         pairs = zip(process_set.ranks or (), counts, strict=True)
         told = ", ".join(f"rank {rank}: {number}" for rank, number in pairs)
-        raise ValueError(f"{name}: all ranks must pass as many variables ({told}).")
+        raise ValueError(f"{name}: all ranks must pass equally many variables ({told}).")
     copies = [np.array(value, copy=True, order="C") for value in values]
     handles = [
         collectives.broadcast_async_(_sendable(copy), root_rank, f"{name}.{i}", process_set)
@@ -82,7 +82,7 @@ def broadcast_values(
 
 
 def _sendable(array: Any) -> Any:
-    """The array; its bytes if only TensorFlow knows the type (the seeds of Keras are uint32)."""
+    """The array, or its bytes if only TensorFlow knows the type (Keras's seeds are uint32)."""
     if array.dtype in _KNOWN or array.dtype.hasobject:
         return array
     return array.reshape(-1).view(np.uint8)
@@ -101,7 +101,7 @@ def broadcast_object(
 ) -> Any:
     """A picklable object of ``root_rank``, on every rank of the set; see ``core.objects``.
 
-    No graph is involved, so ``session``, which Horovod needs, is not used.
+    It uses no graph, so ``session``, which Horovod needs, is ignored.
     """
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
@@ -122,14 +122,14 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Every rank's picklable object, in rank order; ``session`` is not used."""
+    """Every rank's picklable object, in rank order; ``session`` is ignored."""
     return objects.allgather_object(obj, name, process_set)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that makes a graph's global variables on all ranks those of ``root_rank``.
+    """The operation that gives a graph's global variables ``root_rank``'s values on all ranks.
 
-    Raises RuntimeError in eager mode, where there are none.
+    Raises RuntimeError in eager mode, which has none.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -140,9 +140,9 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Makes the global variables of all ranks those of ``root_rank``, once a session has begun.
+    """Makes global variables equal to ``root_rank``'s on all ranks, when a session has begun.
 
-    For MonitoredTrainingSession. That is after they have been initialised, or restored from a
+    For MonitoredTrainingSession, which by then has initialised them or restored them from a
     checkpoint. ``device``: where TensorFlow puts the operations.
     """
 

@@ -1,9 +1,9 @@
-"""Adding up the gradients of several backward passes before the ranks reduce them, in graphs.
+"""Adds up the gradients of several backward passes before the ranks reduce them, in graphs.
 
-The helpers are made for optimizers: ``compute_gradients`` takes the gradients of one pass, and
-``apply_gradients`` applies what came of them after every ``backward_passes_per_step``-th. The
-optimizer's iterations count passes, not updates. This one is for sessions; the one of
-`gradient_aggregation_eager` is for eager mode and ``tf.function``.
+The helpers serve optimizers: ``compute_gradients`` takes the gradients of one pass, and
+``apply_gradients`` applies the result after every ``backward_passes_per_step``-th. The optimizer's
+iterations count passes, not updates. This helper is for sessions; `gradient_aggregation_eager` is
+for eager mode and ``tf.function``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Reduce = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
 class Aggregation:
-    """What both helpers do with gradients; a subclass has the variables."""
+    """The part that both helpers share; a subclass has the variables."""
 
     counter: Any
     """The passes since the last update."""
@@ -49,7 +49,7 @@ class Aggregation:
         self._local: dict[int, Any] = {}
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of ``var`` to this rank."""
+        """Do not reduce the gradient of ``var``."""
         self._local[key_of(var)] = var
 
     def _dense(self, gradient: Any) -> Any:
@@ -63,7 +63,7 @@ class Aggregation:
         return tf.convert_to_tensor(gradient)
 
     def _reduced(self, sums: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """What an update takes, of the sums of all passes; None stays None."""
+        """The gradients for an update, from the sums of all passes; None stays None."""
         every, passes = list(sums), self.backward_passes_per_step
         if self.average_aggregated_gradients and passes > 1:
             every = [g if g is None else g / tf.cast(passes, g.dtype) for g in every]
@@ -82,12 +82,12 @@ class Aggregation:
 class LocalGradientAggregationHelper(Aggregation):
     """For graphs that a session runs.
 
-    Its variables are local ones of the graph: ``tf.compat.v1.local_variables_initializer()``
-    initialises them, which MonitoredTrainingSession runs by itself.
+    Its variables are local ones of the graph. ``tf.compat.v1.local_variables_initializer()``
+    initialises them; MonitoredTrainingSession runs that by itself.
 
     allreduce_func: takes gradients and their variables, and returns the reduced gradients.
     average_aggregated_gradients: divides the sums by ``backward_passes_per_step``.
-    rank: names the variables. optimizer_type: one of the two below; says what counts the steps.
+    rank: names the variables. optimizer_type: one of the two below; tells what counts steps.
     Raises ValueError unless ``backward_passes_per_step`` is positive.
     """
 
@@ -122,7 +122,7 @@ class LocalGradientAggregationHelper(Aggregation):
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Add the gradients of a pass to those before it.
 
-        Returns the reduced sums in the last pass of a step, else the sums of this rank until now.
+        Returns the reduced sums in the last pass of a step, else this rank's sums so far.
         Raises ValueError for IndexedSlices without ``sparse_as_dense``.
         """
         variables = list(vars)
@@ -161,9 +161,9 @@ class LocalGradientAggregationHelper(Aggregation):
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """The operation that applies a step's gradients in its last pass, and else counts the pass.
+        """The operation that applies a step's gradients in its last pass, else counts the pass.
 
-        ``args``, ``kwargs``: those that the optimizer's ``apply_gradients`` was called with.
+        ``args``, ``kwargs``: the arguments of the optimizer's ``apply_gradients``.
         """
         if self.backward_passes_per_step == 1:
             return apply_grads_closure()

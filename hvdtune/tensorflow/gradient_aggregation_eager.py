@@ -1,4 +1,4 @@
-"""Adding up the gradients of several backward passes, in eager mode and in ``tf.function``."""
+"""Adds up the gradients of several backward passes, in eager mode and in ``tf.function``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalGradientAggregationHelperEager(Aggregation):
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """Add the gradients of a pass to those before it.
 
-        Returns the reduced sums in the last pass of a step, else the sums of this rank until now;
+        Returns the reduced sums in the last pass of a step, else this rank's sums so far;
         None for a variable that had no gradient in any pass. Raises ValueError for IndexedSlices
         without ``sparse_as_dense``.
         """
@@ -62,7 +62,7 @@ class LocalGradientAggregationHelperEager(Aggregation):
             totals = [None if total is None else total.read_value() for total in sums]
             reduced = self._reduced(totals, variables)
             for i in there:
-                # Not multiplied by zero: an infinity must not be in the next step's sum.
+                # Multiplying by zero would leave an infinity in the next step's sum.
                 sums[i].assign(tf.zeros_like(sums[i]))
             self.counter.assign(0)
             return [tf.identity(reduced[i]) for i in there]
@@ -82,7 +82,7 @@ class LocalGradientAggregationHelperEager(Aggregation):
     ) -> Any:
         """Apply a step's gradients in its last pass; else only count the pass.
 
-        Returns the optimizer's iterations, or with one pass a step what the closure returns.
+        Returns the optimizer's iterations, or, with one pass per step, the closure's result.
         """
         if self.backward_passes_per_step == 1:
             return apply_grads_closure()
@@ -102,7 +102,7 @@ class LocalGradientAggregationHelperEager(Aggregation):
             self.locally_aggregated_grads = [None] * len(gradients)
         if len(self.locally_aggregated_grads) != len(gradients):
             raise ValueError(
-                f"The passes of a step must have as many gradients each: there were "
+                f"All passes of a step must have equally many gradients: there were "
                 f"{len(self.locally_aggregated_grads)}, and now {len(gradients)}."
             )
         with tf.init_scope():

@@ -1,7 +1,7 @@
-"""Reducing the gradients of a step: what the tape and the optimizers do with them.
+"""Reduces the gradients of a step, for the tape and the optimizers.
 
-All gradients travel as one group, unless ``groups`` cuts them. In eager mode the reduction is a
-traced function, kept for all tapes with the same settings.
+All gradients are sent as one group, unless ``groups`` divides them. In eager mode the reduction
+is a traced function, shared by all tapes with the same settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvdtune.tensorflow.compression import Compression
 from hvdtune.tensorflow.reductions import grouped_allreduce, set_size, sizes_may_change
 from hvdtune.tensorflow.util import keras_classes, key_of
 
-Runs = tuple[tuple[int, ...], ...]  # which gradients travel together, by their places
+Runs = tuple[tuple[int, ...], ...]  # which gradients are sent together, by position
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Reduction:
     def __post_init__(self) -> None:
         if self.op not in (Average, Sum, Adasum, Min, Max, Product):
             raise ValueError(
-                f"op={self.op!r} is unknown; Average, Sum, Adasum, Min, Max and Product are not."
+                f"op={self.op!r} is unknown; it must be Average, Sum, Adasum, Min, Max or Product."
             )
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor is not supported with op != Average.")
@@ -53,11 +53,11 @@ class Reduction:
 
 
 class GradientReducer:
-    """Reduces lists of gradients; those of local variables stay this rank's.
+    """Reduces lists of gradients, except those of local variables.
 
-    groups: None (all together), a number of groups, or lists of variables; a variable that is in
-    none of them travels alone. scale_local_gradients: the gradients of local variables are divided
-    by the number of ranks, as the average of the others is.
+    groups: None (all together), a number of groups, or lists of variables; a variable in none of
+    them is sent alone. scale_local_gradients: divides the gradients of local variables by the
+    number of ranks, like the average of the others.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class GradientReducer:
         self._local: dict[int, Any] = {}
 
     def register_local_var(self, variable: Any) -> None:
-        """Leave the gradient of ``variable`` to this rank."""
+        """Do not reduce the gradient of ``variable``."""
         self._local[key_of(variable)] = variable
 
     def is_local(self, variable: Any) -> bool:
-        """Whether the gradient of ``variable`` is this rank's alone."""
+        """Whether the gradient of ``variable`` is not reduced."""
         return key_of(variable) in self._local
 
     def __call__(
@@ -86,11 +86,11 @@ class GradientReducer:
         variables: Iterable[Any] | None = None,
         use_generic_names: bool = False,
     ) -> list[Any]:
-        """The reduced gradients, None where there is none.
+        """The reduced gradients, None if there is none.
 
         ``variables`` are those of the gradients, in the same order; without them none is local and
-        each gradient goes with all others. ``use_generic_names``: names tell the gradients' places
-        only, so that ranks match whose variables have other names.
+        all gradients are one group. ``use_generic_names``: names contain only the gradients'
+        positions, so that ranks match whose variables have other names.
         """
         every = list(gradients)
         owners = list(variables) if variables is not None else [None] * len(every)
@@ -111,7 +111,7 @@ class GradientReducer:
         return every
 
     def _runs(self, shared: Sequence[int], owners: Sequence[Any]) -> Runs:
-        """The gradients that travel together, by their places among the shared ones."""
+        """The gradients that are sent together, by position among the shared ones."""
         places = list(range(len(shared)))
         if not places:
             return ()
@@ -131,12 +131,12 @@ class GradientReducer:
 def reduce(
     reduction: Reduction, gradients: list[Any], runs: Runs, use_generic_names: bool = False
 ) -> list[Any]:
-    """The gradients, reduced in these runs. Those of non-members are returned as they are."""
+    """The gradients, reduced in these runs. A non-member's gradients are returned unchanged."""
     if not gradients or (not sizes_may_change() and not _has_others(reduction.process_set)):
         return [_as_dense(one) if reduction.sparse_as_dense else one for one in gradients]
     if not tf.executing_eagerly():
         return _reduce(reduction, runs, use_generic_names, gradients)
-    # What the trace depends on besides: the ranks, and what the gradients are.
+    # The trace also depends on the ranks, and on the kinds of gradients.
     ranks = (id_of(reduction.process_set), size(), sizes_may_change())
     traced = _traced(reduction, runs, use_generic_names, ranks, tuple(map(_kind, gradients)))
     return list(traced(gradients))
@@ -146,7 +146,7 @@ def reduce(
 def _traced(
     reduction: Reduction, runs: Runs, use_generic_names: bool, *_: Any
 ) -> Callable[..., Any]:
-    """The reduction as a function that is traced only once, or twice if rows vary in number."""
+    """The reduction as a function that is traced once, or twice if numbers of rows vary."""
     reduce_these = functools.partial(_reduce, reduction, runs, use_generic_names)
     return tf.function(reduce_these, reduce_retracing=True)
 
@@ -199,7 +199,7 @@ def _has_others(process_set: ProcessSet) -> bool:
 
 
 def divided_by_size(gradient: Any, process_set: ProcessSet) -> Any:
-    """A local gradient, as it belongs to gradients that are averages. A non-member's stays."""
+    """A local gradient, scaled like gradients that are averages. A non-member's is unchanged."""
     if not process_set.included():
         return gradient
     return _scaled(gradient, set_size(process_set))
@@ -222,12 +222,12 @@ def _identity(gradient: Any) -> Any:
 
 
 def variable_class() -> Any:
-    """What passes for a variable: TensorFlow's, and those of the Kerases that are loaded."""
+    """The classes of variables: TensorFlow's, and those of each Keras that is loaded."""
     return functools.reduce(lambda one, other: one | other, keras_classes("Variable"), tf.Variable)
 
 
 def groups_or_number(groups: Groups | None, num_groups: int) -> Groups | None:
-    """``groups``, or else its deprecated form ``num_groups``, of which this warns."""
+    """``groups``, or else its deprecated form ``num_groups``, with a warning."""
     if num_groups == 0:
         return groups
     import warnings
@@ -239,7 +239,7 @@ def groups_or_number(groups: Groups | None, num_groups: int) -> Groups | None:
 
 
 def layers_variables(local_layers: Any) -> list[Any]:
-    """The trainable weights of a Keras layer, or of a collection of them; None has none.
+    """The trainable weights of a Keras layer, or of a collection of layers; None has none.
 
     Raises ValueError for anything else.
     """

@@ -10,8 +10,8 @@ gradient of the output:
     reducescatter    allgather(g) * factors, and * number of ranks when the operator is Sum
 
 For the set of all ranks, rank and size are read when the gradient runs: a function that was traced
-before the job changed stays right. For other process sets, the gradient of an allgather has this
-rank's place in the set from when it was traced.
+before the job changed stays correct. For other process sets, the gradient of an allgather uses
+this rank's place in the set at the time of tracing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _of_grouped_allreduce(op: Any, *gradients: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _index_in(set_number: int) -> Any:
-    """This rank's place in a process set; a number that stays in what is traced, unless set 0."""
+    """This rank's place in a process set; outside set 0, a constant in a traced function."""
     if set_number == 0:
         return mpi_ops.rank_op()
     members = process_sets.registered(set_number) or []
@@ -66,7 +66,7 @@ def _own_rows(op: Any, gradients: tuple[tf.Tensor, ...], grouped: bool) -> list[
     """This rank's rows of the averages over ranks."""
     common = _attributes(op, _COMMON)
     averages = _called("Allreduce", gradients, {**_AVERAGE, **common}, grouped)
-    # One row of the gathered table for every rank: how many rows it has of each tensor.
+    # The gathered table has a row for every rank: how many rows it has of each tensor.
     rows = tf.stack([tf.shape(tensor)[0] for tensor in op.inputs])
     table = mpi_ops.call_one("HorovodAllgather", rows[tf.newaxis], common)
     earlier = tf.range(tf.shape(table)[0]) < _index_in(common["process_set_id"])
@@ -101,14 +101,14 @@ def _of_alltoall(op: Any, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor,
     node = mpi_ops._node_name("HorovodAlltoall", gradient, None)
     inputs = {"tensor": gradient, "splits": op.outputs[1]}
     returned = call("HorovodAlltoall", inputs, _attributes(op, _COMMON), node, 2)[0]
-    # Rows beyond the sum of the splits went nowhere.
+    # Rows beyond the sum of the splits were not sent.
     unsent = tf.shape(op.inputs[0])[0] - tf.shape(returned)[0]
     rest = tf.zeros(tf.concat([[unsent], tf.shape(returned)[1:]], 0), returned.dtype)
     return tf.concat([returned, rest], 0), None
 
 
 def _gathered(op: Any, gradients: tuple[tf.Tensor, ...], grouped: bool) -> list[tf.Tensor]:
-    """The ranks' gradients of their shares, joined and scaled."""
+    """The ranks' gradients of their shares, concatenated and scaled."""
     attributes = _attributes(op, _REDUCTION)
     factor = attributes["prescale_factor"] * attributes["postscale_factor"]
     scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]

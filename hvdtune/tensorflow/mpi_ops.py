@@ -1,15 +1,15 @@
 """Horovod's operations on TensorFlow's tensors, differentiable, in eager mode and in graphs.
 
-They take tensors, variables and what `tf.convert_to_tensor` takes, of bool, the integers of 8 to
-64 bits (uint8, uint16 without a sign), float16, bfloat16, float32 and float64. What only the ranks
-together can find out is raised by TensorFlow while the operation runs: FailedPreconditionError
-(the ranks' tensors do not fit; no init), InvalidArgumentError (a root, a process set or splits
-that are none), AbortedError (a shutdown), UnknownError (a rank died). The module's name is
-Horovod's: scripts import from it. Gradients: `hvdtune.tensorflow.gradients`.
+They take tensors, variables and anything that `tf.convert_to_tensor` takes, of bool, integers of
+8 to 64 bits (uint8 and uint16 unsigned), float16, bfloat16, float32 and float64. Errors that only
+the ranks together can detect are raised by TensorFlow while the operation runs:
+FailedPreconditionError (the ranks' tensors do not match; no init), InvalidArgumentError (an invalid
+root, process set or splits), AbortedError (a shutdown), UnknownError (a rank died). The module has
+Horovod's name because scripts import from it. Gradients: `hvdtune.tensorflow.gradients`.
 
-In a graph ranks match tensors by the name of the node and the iteration of a loop, in eager mode by
-`name`; calls without one by the type. A name that is in flight cannot be used once more:
-threads that call at the same time must give names (InvalidArgumentError).
+In a graph, ranks match tensors by the node's name and the iteration of a loop; in eager mode by
+`name`, or by type for calls without one. A name that is in flight cannot be used again: threads
+that call at the same time must give names (InvalidArgumentError).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ __all__ += basics.__all__
 
 
 class _NoSuchSet(tf.errors.InvalidArgumentError, ValueError):
-    """What Horovod raises, if it sees in Python that a set is unknown and if the operation does."""
+    """Both errors of Horovod for an unknown set: the one from Python and the operation's."""
 
 
 def set_id(process_set: ProcessSet) -> int:
-    """`id_of`, with TensorFlow's error for a set that is not registered; it is a ValueError too."""
+    """`id_of`, with TensorFlow's error for an unregistered set; it is also a ValueError."""
     try:
         return id_of(process_set)
     except ValueError as error:
@@ -61,7 +61,7 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def _node_name(operation: str, tensor: tf.Tensor, name: str | None) -> str | None:
-    """The name of the node; None in eager mode, where a tensor has none, unless one is given."""
+    """The name of the node; in eager mode None unless one is given, as tensors have no names."""
     if name is not None or tf.executing_eagerly():
         return name
     return f"{operation}_{_normalized(tensor.name)}"
@@ -84,7 +84,7 @@ def call_one(
 def call_group(
     operation: str, tensors: list[tf.Tensor], attributes: dict[str, Any], name: str | None = None
 ) -> list[tf.Tensor]:
-    """The outputs of an operation on a group, which is not empty."""
+    """The outputs of an operation on a group, which must not be empty."""
     node = _group_name(operation, tensors, name)
     return call(operation, {"tensors": tensors}, attributes, node, len(tensors))
 
@@ -156,7 +156,7 @@ def _grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Reduce tensors, whose types and shapes may differ, as one over the ranks into new ones."""
+    """Reduce tensors, whose types and shapes may differ, together over the ranks into new ones."""
     if op == Adasum:
         operations.check_adasum(process_set)
     members = _group(tensors, "grouped_allreduce")
@@ -188,7 +188,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """`allgather` of all `tensors` as one."""
+    """`allgather` of all `tensors` together."""
     members = _group(tensors, "grouped_allgather")
     if not members:
         return []
@@ -223,10 +223,10 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Give every variable the value that it has on `root_rank`; the new values.
+    """Give every variable its value on `root_rank`; returns the new values.
 
-    In a graph, to run one of the values is to assign them all. Raises ValueError if some of the
-    variables are resources and others references.
+    In a graph, running one of the values assigns them all. Raises ValueError if some variables are
+    resources and others references.
     """
     members = group_members(variables, tf.is_tensor(variables), "broadcast_")
     given = [value_of(variable) for variable in members]
@@ -252,7 +252,7 @@ def value_of_root(
 ) -> tf.Tensor:
     """The value that a variable has on `root_rank`.
 
-    If the operations do not take its type (the seeds of Keras are uint32), its bytes travel.
+    If the operations do not take its type (Keras's seeds are uint32), its bytes are sent.
     """
     value = tf.convert_to_tensor(variable)
     in_bytes = value.dtype not in DTYPES and value.dtype != tf.string
@@ -278,8 +278,8 @@ def alltoall(
 ) -> Any:
     """Send `splits[r]` rows to rank `r` of the set and receive what the others send here.
 
-    The rows received, in the order of senders; with `splits` given, a pair of them and an int32
-    tensor of how many rows came from each rank.
+    Returns the received rows in the order of senders; with `splits` given, a pair of them and an
+    int32 tensor of how many rows each rank has sent.
     """
     tensor = checked(tensor, "alltoall")
     rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
@@ -319,7 +319,7 @@ def _grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
-    """`_reducescatter` of all `tensors` as one."""
+    """`_reducescatter` of all `tensors` together."""
     operations.check_scattered(op)
     members = _group(tensors, "grouped_reducescatter")
     if not members:
@@ -333,7 +333,7 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Take part in allreduces with zeros until all ranks have joined; the last one's number."""
+    """Contribute zeros to allreduces until all ranks have joined; returns the last one's number."""
     return call("HorovodJoin", {}, {})[0]
 
 

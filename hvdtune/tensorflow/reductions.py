@@ -1,7 +1,7 @@
-"""Reductions of what TensorFlow computes with: tensors, variables, arrays and IndexedSlices.
+"""Reductions of TensorFlow's values: tensors, variables, arrays and IndexedSlices.
 
-IndexedSlices (the gradients of embeddings) are reduced by joining the rows of all ranks; rows of
-the same index are left for the optimizer to add up.
+IndexedSlices (the gradients of embeddings) are reduced by joining the rows of all ranks; the
+optimizer adds up rows of the same index.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hvdtune.tensorflow.util import keras_classes, value_of
 
 
 def sizes_may_change() -> bool:
-    """Whether a traced function must survive another number of ranks."""
+    """Whether the number of ranks may change during a traced function's life."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 def set_size(process_set: ProcessSet) -> Any:
-    """The members of a set: a number, or in elastic jobs a tensor, read whenever it is needed."""
+    """The size of a set: a number, or in elastic jobs a tensor that is read when needed."""
     if sizes_may_change():
         return mpi_ops.size_op(id_of(process_set))
     return process_set.size()
@@ -51,8 +51,8 @@ def allreduce(
     ``tensor``: a tensor, a variable, an array, or IndexedSlices, which give IndexedSlices.
     ``average`` is the deprecated form of ``op``. The devices are where TensorFlow puts the
     operation. Raises ValueError for ``op`` and ``average`` together; NotImplementedError for
-    IndexedSlices with another operator than Average or Sum, or with factors, and where Adasum
-    cannot work; TensorFlow's errors (see ``mpi_ops``) if the ranks disagree or one is gone.
+    IndexedSlices with factors or an operator other than Average or Sum, and if Adasum cannot
+    work; TensorFlow's errors (see ``mpi_ops``) if the ranks disagree or one of them is gone.
     """
     op = allreduce_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
@@ -88,7 +88,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """``allreduce`` of all ``tensors`` as one, as a list; an empty group gives ``[]``.
+    """``allreduce`` of all ``tensors`` together, as a list; an empty group gives ``[]``.
 
     The members may differ in type. Those that are IndexedSlices are gathered together.
     """
@@ -137,7 +137,7 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
 
-    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, plus one if ``r < rows % n``.
     """
     with tf.device(device_dense):
         compressed, context = compression.compress(as_tensor(tensor))
@@ -164,7 +164,7 @@ def grouped_reducescatter(
     name: str | None = None,
     ignore_name_scope: bool = False,
 ) -> list[tf.Tensor]:
-    """``reducescatter`` of all ``tensors`` as one, as a list; an empty group gives ``[]``."""
+    """``reducescatter`` of all ``tensors`` together, as a list; an empty group gives ``[]``."""
     members = _members(tensors, "grouped_reducescatter")
     if not members:
         return []
@@ -186,7 +186,7 @@ def grouped_reducescatter(
 
 
 def as_tensor(value: Any) -> tf.Tensor:
-    """A tensor of what stands for one: a variable, also of Keras, an array, a list of numbers."""
+    """A tensor from anything that stands for one: a variable, also of Keras, an array, a list."""
     return tf.convert_to_tensor(value_of(value))
 
 
@@ -224,7 +224,7 @@ def _gathered(
     ignore_name_scope: bool,
     process_set: ProcessSet,
 ) -> list[tf.IndexedSlices]:
-    """The rows of all ranks; of several members, all values travel as one, and all indices."""
+    """The rows of all ranks; for several members, all values are sent together, and all indices."""
 
     def gather(tensors: list[tf.Tensor], part: str) -> Sequence[tf.Tensor]:
         label = None if name is None else f"{name}_{part}"

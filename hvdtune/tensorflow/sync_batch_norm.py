@@ -1,4 +1,4 @@
-"""``SyncBatchNormalization``, under the name of Horovod's module; hvdtune's Keras has it."""
+"""``SyncBatchNormalization`` under Horovod's module name; hvdtune's Keras face has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # Keras's face knows this package, and Keras is loaded only for those who ask for the layer.
+    # Keras's face stands above this package; Keras is loaded only if the layer is requested.
     if name == "SyncBatchNormalization":
         return importlib.import_module("hvdtune.keras").SyncBatchNormalization
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,17 +27,17 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _DistributedGradientTape(tf.GradientTape):
-    """What ``DistributedGradientTape`` puts in front of the wrapped tape's class."""
+    """The methods that ``DistributedGradientTape`` puts before the wrapped tape's."""
 
     def __init__(self, tape: tf.GradientTape, reducer: GradientReducer) -> None:
-        # One state for both: what was recorded, and whether that goes on. TensorFlow counts
-        # wrongly, and crashes, if each of two objects ends the recording.
+        # Both objects share one state: the recorded operations, and whether recording goes on. If
+        # both ended the recording, TensorFlow would count wrongly and crash.
         self.__dict__ = tape.__dict__
         self._reducer = reducer
         self._reduces = True
 
     def register_local_source(self, source: Any) -> None:
-        """Do not reduce the gradient of ``source``, a variable.
+        """Do not reduce the gradient of the variable ``source``.
 
         It is divided by the number of ranks unless the tape was made with
         ``scale_local_gradients=False``.
@@ -55,7 +55,7 @@ class _DistributedGradientTape(tf.GradientTape):
     ) -> Any:
         """The gradient of ``target`` by each of ``sources``, reduced over the ranks.
 
-        ``sources`` is a variable, or a nested structure of them, and so is the result: None where
+        ``sources`` is a variable, or a nested structure of them, and so is the result: None if
         there is no gradient. Collective: all ranks of the set must have gradients of the same
         sources. ``use_generic_names``: see ``gradient_reduction.GradientReducer``.
         """
@@ -63,7 +63,7 @@ class _DistributedGradientTape(tf.GradientTape):
         if not self._reduces:
             return gradients
         flat = tf.nest.flatten(sources)
-        # A gradient is a leaf, be it IndexedSlices or None.
+        # A gradient is a leaf, even if it is IndexedSlices or None.
         given = tf.nest.flatten(gradients)
         results = self._reducer(given, flat, use_generic_names)
         reduced.mark(results)  # a distributed optimizer leaves them as they are
@@ -72,18 +72,18 @@ class _DistributedGradientTape(tf.GradientTape):
         return tf.nest.pack_sequence_as(sources, results)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """That of this rank alone."""
+        """The wrapped tape's, of this rank alone."""
         with self._alone():
             return super().jacobian(*args, **kwargs)
 
     def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """That of this rank alone."""
+        """The wrapped tape's, of this rank alone."""
         with self._alone():
             return super().batch_jacobian(*args, **kwargs)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Inside, ``gradient``, which the others are made of, reduces nothing."""
+        """Inside, ``gradient``, which the two above call, reduces nothing."""
         self._reduces = False
         try:
             yield
@@ -93,7 +93,7 @@ class _DistributedGradientTape(tf.GradientTape):
     def get_local_and_global_gradients(self, *args: Any, **kwargs: Any) -> tuple[Pairs, Pairs]:
         """``gradient`` with these arguments, as pairs (source, gradient).
 
-        First those of the sources that are local, then the others.
+        Returns the pairs of local sources, then the other pairs.
         """
         sources = kwargs["sources"] if "sources" in kwargs else args[1]
         flat = tf.nest.flatten(sources)
@@ -104,7 +104,7 @@ class _DistributedGradientTape(tf.GradientTape):
 
 @functools.cache
 def _subclass(kind: Any) -> type:
-    # The slots are what is not shared with the wrapped tape.
+    # The slots hold what the wrapped tape does not share.
     own = {"__module__": kind.__module__, "__slots__": ("_reducer", "_reduces")}
     return type(kind.__name__, (_DistributedGradientTape, kind), own)
 
@@ -124,13 +124,13 @@ def DistributedGradientTape(
 ) -> Any:
     """A tape of the class of ``gradtape``, with what it has recorded, that reduces gradients.
 
-    device_dense, device_sparse: where TensorFlow puts the reductions; anywhere, if empty.
-    compression: what gradients travel as, for example ``Compression.fp16``.
+    device_dense, device_sparse: where TensorFlow puts the reductions; empty: anywhere.
+    compression: how gradients are sent, for example ``Compression.fp16``.
     sparse_as_dense: reduces IndexedSlices as dense gradients.
     op: the operator. Sparse gradients can only be averaged or added.
     gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after it.
-    groups: a number, or lists of variables: the gradients of a group are reduced as one. All are,
-        if it is None. ``num_groups`` is its deprecated name.
+    groups: a number, or lists of variables: the gradients of a group are reduced together; all
+        gradients, if it is None. ``num_groups`` is its deprecated name.
     process_set: the ranks to reduce over; others keep their own gradients.
     scale_local_gradients: divides gradients of local sources by the number of ranks.
 
@@ -172,7 +172,7 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """``DistributedGradientTape`` that leaves the gradients of some Keras layers to this rank.
+    """``DistributedGradientTape`` that does not reduce the gradients of some Keras layers.
 
     local_layers: a layer, or a collection of them. Raises ValueError for anything else.
     """

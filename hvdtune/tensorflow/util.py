@@ -13,7 +13,7 @@ from hvdtune.faces.buckets import split_evenly
 
 
 def _executing_eagerly() -> bool:
-    """Whether TensorFlow computes at once here, rather than building a graph."""
+    """Whether TensorFlow computes eagerly here, rather than building a graph."""
     return bool(tf.executing_eagerly())
 
 
@@ -23,7 +23,7 @@ def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be given to hvdtune here."""
+    """Whether hvdtune takes tensors on a GPU here."""
     there = bool(built.cuda_built())
     if verbose:
         where = "GPUs" if there else "the CPU only"
@@ -32,7 +32,7 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
 
 
 def check_num_rank_power_of_2(num_rank: int) -> None:
-    """Raise NotImplementedError unless Adasum works with so many ranks."""
+    """Raise NotImplementedError unless Adasum works with this number of ranks."""
     if num_rank <= 0 or num_rank & (num_rank - 1):
         raise NotImplementedError(
             f"op=Adasum needs a number of ranks that is a power of two, not {num_rank}."
@@ -40,9 +40,9 @@ def check_num_rank_power_of_2(num_rank: int) -> None:
 
 
 def keras_classes(name: str) -> tuple[type, ...]:
-    """The classes ``name`` ("Variable", "Optimizer", "Layer") of the Kerases that are loaded.
+    """The classes ``name`` ("Variable", "Optimizer", "Layer") of each Keras that is loaded.
 
-    Both Keras 3 and tf_keras. An object of a class can exist only if its package is loaded, so
+    That is Keras 3 and tf_keras. An object of a class can exist only if its package is loaded, so
     nothing is imported for this.
     """
     places = {"Variable": "", "Optimizer": ".optimizers", "Layer": ".layers"}
@@ -63,5 +63,5 @@ def value_of(variable: Any) -> Any:
 
 
 def key_of(variable: Any) -> int:
-    """What tells a variable from others: the same for a Keras variable and the one it holds."""
+    """A key for a variable: the same for a Keras variable and the one it holds."""
     return id(value_of(variable))

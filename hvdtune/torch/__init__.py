@@ -1,7 +1,7 @@
 """Horovod's PyTorch API on hvdtune's engine: ``import hvdtune.torch as hvd``.
 
-A script for ``horovod.torch`` runs with this module in its place. Nothing is compiled against
-torch: the engine works on the memory of tensors, on the CPU and on NVIDIA's GPUs. Knows `core`,
+A script for ``horovod.torch`` runs unchanged with this module instead. Nothing is compiled against
+torch: the engine works on the memory of tensors, on the CPU and on NVIDIA GPUs. Knows `core`,
 `faces` and `elastic`.
 """
 

@@ -1,7 +1,7 @@
 """PyTorch's tensors as the engine takes and returns them.
 
-Nothing here is compiled against torch. Whatever the engine cannot take (another device, a sparse
-or strided layout, a type it has no arithmetic for) is refused here, with the sentence a user needs.
+Nothing here is compiled against torch. A tensor that the engine cannot take (another device, a
+sparse or strided layout, a type without arithmetic) is refused here, with advice for the user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hvdtune.core.device_arrays import DeviceArray
 from hvdtune.core.operations import DTYPES, Buffer
 from hvdtune.faces import arguments
 
-# uint16 is there since torch 2.3 only.
+# torch has uint16 only since 2.3.
 CODES: dict[torch.dtype, int] = {
     getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
 }
@@ -29,10 +29,10 @@ _NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
     """The memory of ``tensor`` (any shape), kept alive by the buffer.
 
-    A tensor on a GPU can be used after what its GPU's current stream has been given up to now.
-    ``operation`` is for the error messages. Raises TypeError for something that is no tensor and
-    ValueError for a tensor that is not dense, contiguous, on the CPU or a GPU of NVIDIA's, and of a
-    type of ``CODES``.
+    A tensor on a GPU is ready once the work queued so far on its GPU's current stream is done.
+    ``operation`` is for error messages. Raises TypeError for anything but a tensor. Raises
+    ValueError unless the tensor is dense, contiguous, on the CPU or an NVIDIA GPU, and of a type
+    of ``CODES``.
     """
     try:
         code = CODES[tensor.dtype]
@@ -44,7 +44,7 @@ def as_buffer(tensor: torch.Tensor, operation: str) -> Buffer:
             elif tensor.is_cuda and torch.version.hip is None:
                 return _on_gpu(tensor, code)
     except (AttributeError, KeyError, RuntimeError):
-        # A number, a type without a code, a layout without contiguity or memory: explained below.
+        # A number, a type without a code, a layout without contiguity or memory: see _refusal.
         pass
     raise _refusal(tensor, operation)
 
@@ -127,7 +127,7 @@ def _conversion(tensor: torch.Tensor) -> str:
 
 
 def _without_memory(tensor: torch.Tensor) -> tuple[str, str]:
-    """What a contiguous tensor is whose memory is not its values, and what to do with it."""
+    """Describes a contiguous tensor whose memory does not hold its values, and says what to do."""
     if tensor.is_neg():
         return "a tensor whose sign is changed when it is read", "give it tensor.resolve_neg()"
     if type(tensor) is not torch.Tensor and not isinstance(tensor, torch.nn.Parameter):
@@ -143,9 +143,8 @@ def group_members(tensors: Iterable[torch.Tensor], operation: str) -> list[torch
 def tensor_from(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of ``dtype`` on the memory of ``array`` (contiguous), without a copy.
 
-    Goes through the buffer protocol, so any pairing of NumPy and torch versions works, and
-    bfloat16, which NumPy has no name for, needs no special case. An array on a GPU gives a tensor
-    there.
+    Uses the buffer protocol, so any pairing of NumPy and torch versions works, and bfloat16, which
+    NumPy has no name for, needs no special case. An array on a GPU gives a tensor on that GPU.
     """
     if type(array) is DeviceArray:
         place = f"cuda:{array.device}"
@@ -202,7 +201,7 @@ class TorchAdapter:
         return group_members(tensors, operation)
 
     def splits(self, splits: Any) -> list[int] | None:
-        """The rows for each receiver. Raises ValueError for what are no 32-bit integers."""
+        """The rows for each receiver. Raises ValueError unless they are 32-bit integers."""
         if splits is None:
             return None
         if not isinstance(splits, torch.Tensor):
@@ -212,6 +211,6 @@ class TorchAdapter:
         return rows
 
     def received(self, splits: Any, counts: Sequence[int]) -> torch.Tensor:
-        """The rows from each sender, where ``splits`` is."""
+        """The rows from each sender, on the device of ``splits``."""
         received = torch.tensor(counts, dtype=torch.int32, device="cpu")
         return received.to(splits.device) if isinstance(splits, torch.Tensor) else received

@@ -1,6 +1,6 @@
 """The collectives that return a handle at once, and waiting for handles.
 
-`faces.collectives` describes them. Here is what only PyTorch has: sparse tensors.
+`faces.collectives` describes them. This module adds what only PyTorch has: sparse tensors.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Start gathering the entries of a sparse COO tensor (same shape on all ranks).
 
-    Returns a function, not a handle: calling it waits and returns the sparse result, whose
+    Returns a function, not a handle: calling it waits and returns the sparse result, in which
     repeated indices are not added up yet. With Average the values are divided by the number of
-    ranks; any other ``op`` leaves them, which is a sum once coalesced.
+    ranks; with any other ``op`` they are unchanged, so coalescing gives the sum.
     """
     if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo):
         raise ValueError(f"sparse_allreduce_async of {name!r} takes a sparse COO tensor.")
-    # Entries are joined along the first dimension, which for indices is the second one.
+    # Entries are joined along the first dimension, but are the second dimension of indices.
     indices = tensor._indices().t().contiguous()
     gathered = sparse.start(collectives, indices, tensor._values().contiguous(), name, process_set)
     shape, ranks = tensor.shape, process_set.size() or 1

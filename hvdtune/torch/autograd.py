@@ -1,7 +1,7 @@
 """The collectives as differentiable functions.
 
-Gradients are Horovod's: they describe the loss summed or averaged over ranks as training scripts
-use it, not the mathematical transpose in every case. With ``g`` the gradient of the output:
+Gradients are Horovod's. They describe the loss summed or averaged over ranks, as training scripts
+use it; they are not always the mathematical transpose. With ``g`` the gradient of the output:
 
     allreduce        allreduce(g), same operator and factors
     allgather        this rank's rows of the average of g over ranks
@@ -28,14 +28,14 @@ from hvdtune.torch import async_ops as ops
 
 
 class _NoGradient:
-    """What a forward function writes into where no backward one will ever read it."""
+    """Stands for the context if no backward function will ever read it."""
 
     def mark_non_differentiable(self, *tensors: torch.Tensor) -> None:
-        """Nothing is differentiated."""
+        """Does nothing."""
 
 
 def run(function: type[torch.autograd.Function], *arguments: Any) -> Any:
-    """``function.apply``, which costs some microseconds, only where it can lead to a gradient."""
+    """Run ``function``; via ``apply``, which costs microseconds, only if gradients are needed."""
     if torch.is_grad_enabled():
         for one in arguments:
             if isinstance(one, torch.Tensor) and one.requires_grad:
@@ -86,7 +86,7 @@ class GroupedAllreduce(torch.autograd.Function):
         process_set: ProcessSet,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """Reduce ``tensors`` as one."""
+        """Reduce ``tensors`` together."""
         ctx.settings = (op, prescale_factor, postscale_factor, process_set)
         ctx.average = average
         handle = ops.grouped_allreduce_async(
@@ -103,7 +103,7 @@ class GroupedAllreduce(torch.autograd.Function):
 
 
 def _own_rows(gradient: torch.Tensor, rows: int, process_set: ProcessSet) -> torch.Tensor:
-    """This rank's part of the average of an allgather's gradient; ``rows`` is its length."""
+    """This rank's part of the averaged gradient of an allgather; ``rows`` is its length."""
     every = ops.allgather_async(
         torch.tensor([rows], dtype=torch.int64, device="cpu"), None, process_set
     )
@@ -121,7 +121,7 @@ class Allgather(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        """Join the ranks' rows."""
+        """Concatenate the ranks' rows."""
         gathered = ops.collectives.allgather(tensor, name, process_set)
         ctx.rows = tensor.shape[0]
         ctx.process_set = process_set
@@ -140,7 +140,7 @@ class GroupedAllgather(torch.autograd.Function):
     def forward(
         ctx: Any, name: str | None, process_set: ProcessSet, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Join the ranks' rows of every tensor."""
+        """Concatenate the ranks' rows of every tensor."""
         gathered = ops.synchronize(ops.grouped_allgather_async(tensors, name, process_set))
         ctx.rows = [tensor.shape[0] for tensor in tensors]
         ctx.process_set = process_set
@@ -149,7 +149,7 @@ class GroupedAllgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Average over ranks and keep this rank's rows, for every tensor."""
-        # One row of the gathered table for every rank: how many rows it has of each tensor.
+        # The gathered table has a row for every rank: how many rows it has of each tensor.
         process_set = ctx.process_set
         table = ops.allgather_async(
             torch.tensor([ctx.rows], dtype=torch.int64, device="cpu"), None, process_set
@@ -178,7 +178,7 @@ class Broadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """The average over ranks goes to the root, nothing to the others."""
+        """The root gets the average over ranks, the others zeros."""
         average = Allreduce.apply(
             gradients[0].contiguous(), None, None, Average, 1.0, 1.0, ctx.process_set
         )
@@ -198,7 +198,7 @@ class Alltoall(torch.autograd.Function):
         name: str | None,
         process_set: ProcessSet,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Exchange rows. Without ``splits`` and gradients nobody asks for the received ones."""
+        """Exchange rows. Without ``splits`` and gradients, the received ones are not returned."""
         if splits is None and isinstance(ctx, _NoGradient):
             received = ops.collectives.at_once(operations.ALLTOALL, tensor, name, process_set)
             if received is not None:
@@ -225,7 +225,7 @@ class Alltoall(torch.autograd.Function):
 
 
 def _scatter_scale(settings: tuple[int, float, float, ProcessSet]) -> float:
-    """What the gathered gradient of a reducescatter is multiplied by."""
+    """The factor for the gathered gradient of a reducescatter."""
     op, prescale_factor, postscale_factor, process_set = settings
     size = process_set.size() if op == Sum else 1
     assert size is not None
@@ -252,7 +252,7 @@ class Reducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Join the ranks' gradients and scale them."""
+        """Concatenate the ranks' gradients and scale them."""
         scaled = gradients[0].contiguous() * _scatter_scale(ctx.settings)
         joined = Allgather.apply(scaled, None, ctx.settings[3])
         return joined, None, None, None, None, None
@@ -280,7 +280,7 @@ class GroupedReducescatter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Join the ranks' gradients and scale them, for every tensor."""
+        """Concatenate the ranks' gradients and scale them, for every tensor."""
         scale = _scatter_scale(ctx.settings)
         scaled = [gradient.contiguous() * scale for gradient in gradients]
         joined = GroupedAllgather.apply(None, ctx.settings[3], *scaled)

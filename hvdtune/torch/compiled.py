@@ -1,8 +1,8 @@
-"""``torch.compile`` calls this package as it is, and compiles nothing of it.
+"""Makes ``torch.compile`` call this package as it is and compile nothing of it.
 
-A collective is what the ranks do together in the engine: a graph cannot have it. Where a compiled
-function calls one, its graph ends, and another one begins behind the call; with ``fullgraph=True``
-the compiler refuses, and says why. The hooks that hand over gradients run as they always do.
+A graph cannot contain a collective, which the ranks perform together in the engine. If a compiled
+function calls one, its graph ends there and another one begins after the call; with
+``fullgraph=True`` the compiler refuses and says why. The hooks that submit gradients run as usual.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 _PACKAGE = __name__.partition(".")[0]
 _COMPILER = "torch._dynamo"
 _REASON = (
-    "the ranks do it together in hvdtune's engine, which a graph cannot have; leave out "
-    "fullgraph=True, or call it outside of the compiled function"
+    "the ranks perform it together in hvdtune's engine, so a graph cannot contain it; leave out "
+    "fullgraph=True, or call it outside the compiled function"
 )
 
 
 def leave_alone(functions: Iterable[Any]) -> None:
-    """Let the compiler end its graphs at calls of ``functions``, and never compile the package.
+    """Make the compiler end its graphs at calls of ``functions``, and never compile the package.
 
-    Calls cost what they did: the compiler alone looks at these marks. It is not imported here,
-    which would take long; where that is yet to come, it is told then.
+    Ordinary calls cost nothing extra: only the compiler looks at these marks. This does not
+    import the compiler, which takes long; `_CompilerFinder` tells it when it is imported.
     """
     for function in functions:
-        # What torch.compiler.disable leaves on its wrappers.
+        # The marks that torch.compiler.disable puts on its wrappers.
         marked = getattr(function, "__func__", function)
         marked._torchdynamo_disable = True
         marked._torchdynamo_disable_msg = _REASON
@@ -46,12 +46,12 @@ def _skip_package() -> None:
         from torch._dynamo import trace_rules
 
         trace_rules.add(_PACKAGE)
-    except (ImportError, AttributeError):  # another PyTorch: the marks alone have to do
+    except (ImportError, AttributeError):  # another PyTorch version: the marks must suffice
         return
 
 
 class _CompilerFinder(MetaPathFinder):
-    """Finds the compiler, once, and has it told when it is there."""
+    """Finds the compiler when it is imported, once, and then calls `_skip_package`."""
 
     def find_spec(
         self,
@@ -59,7 +59,7 @@ class _CompilerFinder(MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Nothing, but for the compiler."""
+        """None, except for the compiler."""
         if fullname != _COMPILER or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

@@ -16,10 +16,10 @@ class FP16Compressor(Compressor):
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """``tensor`` as float16 when it is of a floating type, else the tensor itself."""
+        """``tensor`` as float16 if it is of a floating type, else the tensor itself."""
         dtype = getattr(tensor, "dtype", None)
         if dtype is None or not dtype.is_floating_point or tensor.is_mkldnn:
-            return tensor, None  # the collective says what it takes
+            return tensor, None  # the collective reports wrong types
         return tensor.to(torch.float16), dtype
 
     @staticmethod

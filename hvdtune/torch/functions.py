@@ -25,10 +25,10 @@ def broadcast_parameters(
     """Make the tensors of all ranks equal to those of global rank ``root_rank``, in place.
 
     ``params`` is a ``state_dict()``, or any iterable of tensors or (name, tensor) pairs, such as
-    ``model.named_parameters()``. Collective over all ranks. Raises ValueError on every rank, naming
-    the rank and the parameter, for something that is no tensor or of a type that cannot be sent,
-    for a name given twice, and when the ranks' names differ; HorovodInternalError when the tensors
-    differ in type or shape.
+    ``model.named_parameters()``. Collective over all ranks. Raises ValueError on every rank for
+    anything but a tensor of a type that can be sent (naming the rank and the parameter), for a
+    name given twice, and if the ranks' names differ; HorovodInternalError if the tensors differ in
+    type or shape.
     """
     named = checked_parameters(params, torch.Tensor, check_tensor)
     broadcast_tensors(named, root_rank)

@@ -1,10 +1,10 @@
 """The collectives of ``horovod.torch``; those that return a handle come from async_ops.
 
 ``allreduce``, ``grouped_allreduce``, ``allgather``, ``grouped_allgather``, ``broadcast``,
-``alltoall``, ``reducescatter`` and ``grouped_reducescatter`` return new tensors and take part in
-autograd; names that end in ``_`` work in place and do not. Parameters, results and errors are
-those of the ``_async`` function of the same name, which raises and describes them; waiting adds
-HorovodInternalError. The module's name is Horovod's: scripts import from it.
+``alltoall``, ``reducescatter`` and ``grouped_reducescatter`` return new tensors and support
+autograd; functions whose names end in ``_`` work in place and do not. The ``_async`` function of
+the same name describes parameters, results and errors; waiting can also raise
+HorovodInternalError. The module has Horovod's name because scripts import from it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduce ``tensors`` as one over the ranks into new tensors; an empty group gives ``[]``."""
+    """Reduce ``tensors`` together over the ranks into new tensors; an empty group gives ``[]``."""
     members = group_members(tensors, "grouped_allreduce")
     if not members:
         return []
@@ -155,7 +155,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Sequence[torch.Tensor]:
-    """``allgather`` of all ``tensors`` as one, as a tuple; an empty group gives ``[]``."""
+    """``allgather`` of all ``tensors`` together, as a tuple; an empty group gives ``[]``."""
     members = group_members(tensors, "grouped_allgather")
     return autograd.run(autograd.GroupedAllgather, name, process_set, *members) if members else []
 
@@ -178,8 +178,8 @@ def alltoall(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Send ``splits[r]`` rows to rank ``r`` of the set and receive what the others send here.
 
-    The rows received, in the order of senders; with ``splits`` given, a pair of them and an int32
-    tensor of how many rows came from each rank.
+    Returns the received rows in the order of senders. With ``splits`` given, returns a pair of
+    them and an int32 tensor of how many rows each rank has sent.
     """
     output, received_splits = autograd.run(autograd.Alltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received_splits)
@@ -196,7 +196,7 @@ def reducescatter(
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the ranks (Average or Sum) and return this rank's share of its rows.
 
-    Rank ``r`` of ``n`` gets ``rows // n`` rows, and one more if ``r < rows % n``.
+    Rank ``r`` of ``n`` gets ``rows // n`` rows, plus one if ``r < rows % n``.
     """
     compressed, context = compression.compress(tensor)
     reduced = autograd.run(
@@ -214,7 +214,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """``reducescatter`` of all ``tensors`` as one, as a list; an empty group gives ``[]``."""
+    """``reducescatter`` of all ``tensors`` together, as a list; an empty group gives ``[]``."""
     members = group_members(tensors, "grouped_reducescatter")
     if not members:
         return []

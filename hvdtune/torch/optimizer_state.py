@@ -1,7 +1,7 @@
-"""``broadcast_optimizer_state``: the options and the state of one rank's optimizer for all.
+"""``broadcast_optimizer_state``: gives all ranks the options and state of one rank's optimizer.
 
-The root sends its state as one object in which placeholders stand for the tensors; then the tensors
-follow as broadcasts of their own, named ``<state name>.<occurrence>``.
+The root sends its state as one object in which placeholders stand for the tensors. The tensors
+follow in broadcasts of their own, named ``<state name>.<occurrence>``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Optimizer = torch.optim.Optimizer
 
 @dataclass(frozen=True)
 class _Packed:
-    """What the root sends: options by group, state by parameter, and state of other keys."""
+    """What the root sends: options by group, state by parameter, and state under other keys."""
 
     options: list[dict[str, Any]]
     states: list[Any]  # None for a parameter without state
@@ -31,14 +31,14 @@ class _Packed:
 def broadcast_optimizer_state(
     optimizer: Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Make the options and the state of ``optimizer`` on all ranks those of ``root_rank``.
+    """Make the options and state of ``optimizer`` on all ranks equal to those of ``root_rank``.
 
-    State that a rank does not have yet is made there, and state that the root does not have is
-    dropped; no parameter changes and no step is taken. When the root has no state at all, missing
-    gradients become zeros on every rank, as in Horovod, but for sparse ones: those of SparseAdam
-    and of the sparse embeddings of ``model``. Collective over all ranks.
+    A rank creates state that it does not have yet, and drops state that the root does not have.
+    No parameter changes and no step is taken. If the root has no state at all, missing gradients
+    become zeros on every rank, as in Horovod, except sparse ones: those of SparseAdam and of the
+    sparse embeddings of ``model``. Collective over all ranks.
 
-    Raises ValueError, on every rank, for torch.optim.LBFGS, when the number of parameters by group
+    Raises ValueError, on every rank, for torch.optim.LBFGS, if the number of parameters by group
     differs from the root's, and for state that cannot be pickled.
     """
     _check(optimizer, root_rank)
@@ -49,7 +49,7 @@ def broadcast_optimizer_state(
 
 
 def _check(optimizer: Optimizer, root_rank: int) -> None:
-    """Raise ValueError, on all ranks, when one has no optimizer that can take the root's state."""
+    """Raise ValueError, on all ranks, if one rank's optimizer cannot take the root's state."""
     fault, own = None, None
     if isinstance(optimizer, torch.optim.LBFGS):
         # Its state is a history of this rank's own line search.
@@ -100,7 +100,7 @@ def _pack(optimizer: Optimizer, packing: Packing) -> _Packed:
 
 
 def _is_sendable(value: Any) -> bool:
-    """Whether a broadcast takes it; others (complex, sparse, …) travel in the pickled object."""
+    """Whether a broadcast takes it; others (complex, sparse, …) are sent in the pickled object."""
     if not isinstance(value, torch.Tensor):
         return False
     try:
@@ -111,7 +111,7 @@ def _is_sendable(value: Any) -> bool:
 
 
 def _take(optimizer: Optimizer, packed: _Packed, filling: Filling) -> None:
-    """Give `optimizer` the root's state, with tensors yet to be filled."""
+    """Give `optimizer` the root's state, with tensors that broadcasts will fill."""
     for group, options in zip(optimizer.param_groups, packed.options, strict=True):
         group.update(options)
     before = dict(optimizer.state)
@@ -124,13 +124,13 @@ def _take(optimizer: Optimizer, packed: _Packed, filling: Filling) -> None:
 
 
 def _storage_for(place: Place, old: Any) -> torch.Tensor:
-    """The tensor that a broadcast fills: the one that is there already, if it fits."""
+    """The tensor that a broadcast fills: the existing one, if it fits."""
     fits = _is_sendable(old) and tuple(old.shape) == place.shape and old.dtype == place.dtype
     return old if fits else torch.empty(place.shape, dtype=place.dtype)
 
 
 def _fill_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None:
-    """Give zeros to the parameters that have no gradient yet; scripts read them afterwards."""
+    """Give zeros to parameters without a gradient; scripts read them afterwards."""
     if isinstance(optimizer, torch.optim.SparseAdam):
         return
     embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)

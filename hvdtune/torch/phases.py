@@ -1,9 +1,9 @@
-"""Tells the recording what a rank's own time goes to: input, forward and backward pass, update.
+"""Tells the recording how a rank spends its time: input, forward and backward pass, update.
 
-Programs stay as they are. While this rank records, hooks are on what every PyTorch program calls:
+Programs need no changes. While this rank records, hooks are on what every PyTorch program calls:
 a DataLoader's iterator, modules, ``torch.autograd.backward``, optimizers' steps, ``torch.save``.
-Nothing is on the models, so that copies and pickles of them are what they were. The hook on modules
-is only there until the forward pass has begun. Only what the main thread does is told.
+No hook is on a model itself, so copies and pickles of models are unaffected. The hook on modules
+is there only until the forward pass has begun. Only the main thread's phases are recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hvdtune.core.observation import marks
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
-#: What is called for how long the phase lasts: owner, name, phase.
+#: Functions whose calls are a phase: owner, name, phase.
 _CALLS: tuple[tuple[Any, str, str], ...] = (
     (dataloader.DataLoader, "__iter__", INPUT),
     (dataloader._BaseDataLoaderIter, "__next__", INPUT),
@@ -39,15 +39,15 @@ _CALLS: tuple[tuple[Any, str, str], ...] = (
 class PhaseHooks:
     """The hooks of one recording.
 
-    A forward pass begins with the first module that is called, and ends with what follows it: the
-    backward pass, the update or the next input. One without gradients is taken for an evaluation.
+    A forward pass begins with the first module that is called, and ends when the backward pass,
+    the update or the next input begins. One without gradients counts as an evaluation.
     """
 
     def __init__(self) -> None:
         self._thread = threading.main_thread().ident
-        self._inside = 0  # calls that last: what modules do in there is part of these
+        self._inside = 0  # depth of calls of _CALLS: modules called inside belong to their phase
         self._open = ""  # FORWARD or EVALUATION, while it goes on
-        self._spans_left = 0  # when that began
+        self._spans_left = 0  # marks.spans_left when that began
         self._removed = False
         self._originals: list[tuple[Any, str, Any, Any]] = []
         self._compiles = _compiles()
@@ -67,7 +67,7 @@ class PhaseHooks:
         setattr(owner, name, by)
 
     def remove(self) -> None:
-        """Leave everything as it was. What others have wrapped meanwhile does nothing any more."""
+        """Undo everything. Wrappers that others have wrapped in turn stay, but do nothing more."""
         self._removed = True
         for owner, name, original, by in self._originals:
             if getattr(owner, name) is by:
@@ -75,7 +75,7 @@ class PhaseHooks:
         for handle in (self._module_hook, *self._handles):
             handle.remove()
 
-    # ---- what is told ----
+    # ---- messages to the recording ----
 
     def _tell(self, phase: str, value: int) -> None:
         engine = world.running.engine
@@ -86,7 +86,7 @@ class PhaseHooks:
         self._tell(phase, 2 if torch.cuda.is_initialized() else 1)
 
     def _close(self) -> None:
-        """A forward pass or an evaluation is over, if one goes on."""
+        """End the current forward pass or evaluation, if there is one."""
         if self._open:
             self._tell(self._open, 0)
             self._open = ""
@@ -97,7 +97,7 @@ class PhaseHooks:
     # ---- hooks ----
 
     def _lasting(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose calls are the phase."""
+        """A wrapper of ``function`` that records each call as the phase."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -116,8 +116,10 @@ class PhaseHooks:
         return call
 
     def _compiling(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``torch.compile``: a graph cannot have a hook, and is compiled anew when hooks come and
-        go. From now on forward passes are not looked for."""
+        """A wrapper of ``torch.compile`` that removes the hook on modules from then on.
+
+        A graph cannot contain a hook, and is compiled anew when hooks are added or removed.
+        """
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -158,14 +160,14 @@ class PhaseHooks:
 
     def _after_update(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not self._is_elsewhere():
-            self._close()  # of a closure that only looks at the loss
+            self._close()  # the evaluation in a closure that only computes the loss
             self._tell(UPDATE, 0)
             if not self._inside:
                 self._watch_modules()
 
 
 def _compiles() -> bool:
-    """Whether the program has asked for something to be compiled."""
+    """Whether the program has used torch.compile."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     backends = getattr(compiler, "cached_backends", {})
     return any(callable(backend) for backend in backends.values())
@@ -175,7 +177,7 @@ _hooks: PhaseHooks | None = None
 
 
 def follow() -> None:
-    """Hook in or out, as this rank records now or does not."""
+    """Add or remove the hooks, depending on whether this rank records now."""
     global _hooks
     if marks.are_recorded():
         if _hooks is None:
@@ -185,14 +187,14 @@ def follow() -> None:
 
 
 def unfollow() -> None:
-    """Hook out."""
+    """Remove the hooks."""
     global _hooks
     if _hooks is not None:
         hooks, _hooks = _hooks, None
         hooks.remove()
 
 
-#: What tells the recording that an optimizer's step has ended.
+#: Tells the recording that an optimizer's step has ended.
 step_ended = marks.step_ended
 marks.after_each_step(follow)
 job.add_lifecycle_hook(follow, unfollow)

@@ -1,4 +1,4 @@
-"""Batch normalisation over the joined batch of all ranks; `faces.batch_norm` has the formulas."""
+"""Batch normalisation over the combined batch of all ranks; `faces.batch_norm` has the formulas."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hvdtune.torch.adapter import array_of, tensor_from
 
 
 class SyncBatchNorm(_BatchNorm):
-    """``torch.nn.BatchNorm1d``, ``2d`` and ``3d`` over the joined batch of all ranks.
+    """``torch.nn.BatchNorm1d``, ``2d`` and ``3d`` over the combined batch of all ranks.
 
-    Takes inputs of shape (rows, ``num_features``, …), 2-D to 5-D or more; rows, and sizes behind
-    the channels, may differ between ranks, and a rank may have no rows. All ranks must go forward,
-    and backward, through their layers in the same order: two layers must not be under way at once,
+    Takes inputs of shape (rows, ``num_features``, …), 2-D to 5-D or more. Rows, and sizes after
+    the channels, may differ between ranks, and a rank may have no rows. All ranks must run the
+    forward and backward passes of their layers in the same order: two layers must not run at once,
     as in threads of one process. In evaluation with tracked statistics, and with one process, it
     is ordinary batch normalisation.
 
-    Forward raises ValueError for input with fewer than two dimensions, other channels or no
-    floating-point type, on every rank where training needs all of them, and when the joined batch
-    has a single value per channel.
+    Forward raises ValueError for input with fewer than two dimensions, a wrong number of channels
+    or no floating-point type (on every rank, if training needs all of them), and if the combined
+    batch has a single value per channel.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SyncBatchNorm(_BatchNorm):
         try:
             self._check_input_dim(input)
         except ValueError:
-            # The others are waiting for this rank's statistics.
+            # Tell the others, which are waiting for this rank's statistics.
             batch_norm.refuse(self.num_features)
             raise
         output, mean, var, count = _normalise(input, self.weight, self.bias, self.eps)
@@ -63,8 +63,8 @@ class SyncBatchNorm(_BatchNorm):
     def convert_sync_batchnorm(cls, module: torch.nn.Module) -> torch.nn.Module:
         """``module`` with every batch normalisation in it replaced by one over all ranks.
 
-        Parameters and buffers are taken over, not copied. Returns the replacement when ``module``
-        is itself one. Raises ValueError for a lazy one that has seen no input yet.
+        Parameters and buffers are shared, not copied. If ``module`` is itself a batch
+        normalisation, returns its replacement. Raises ValueError for a lazy one without input yet.
         """
         if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
             if isinstance(module, _BatchNorm):
@@ -96,12 +96,12 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     def _count_batch(self) -> float | None:
-        """How much the batch counts in the running statistics; None when they are not updated."""
+        """The weight of the batch in the running statistics; None if they are not updated."""
         if not (self.training and self.track_running_stats):
             return None
         if self.running_mean is None or self.num_batches_tracked is None:
             return None
-        # Not in place: whoever saved the tensor keeps its value.
+        # Not in place: code that saved the tensor keeps its value.
         self.num_batches_tracked = self.num_batches_tracked + 1
         if self.momentum is None:
             return 1.0 / float(self.num_batches_tracked)
@@ -123,14 +123,14 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _normalise(*args: Any) -> Any:
-    """``_Normalise.apply``, behind a break of the graph in a model that is being compiled."""
-    if getattr(torch.compiler, "is_compiling", bool)():  # there since torch 2.2
+    """``_Normalise.apply``, after a graph break in a model that is being compiled."""
+    if getattr(torch.compiler, "is_compiling", bool)():  # new in torch 2.2
         return torch.compiler.disable(_Normalise.apply)(*args)
     return _Normalise.apply(*args)
 
 
 class _Normalise(torch.autograd.Function):
-    """(output, mean, variance, values per channel) of the joined batch; see the module."""
+    """(output, mean, variance, values per channel) of the combined batch; see the module."""
 
     @staticmethod
     def forward(
@@ -140,8 +140,8 @@ class _Normalise(torch.autograd.Function):
         bias: torch.Tensor | None,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
-        """Exchange the statistics of the ranks' batches and normalise this rank's."""
-        # Half-precision types are too coarse for sums: float32, as in torch's own batch norm.
+        """Exchange the statistics of the ranks' batches and normalise this rank's batch."""
+        # Half-precision types are too coarse for sums; use float32, as in torch's own batch norm.
         exact = torch.promote_types(input.dtype, torch.float32)
         mean, var, count = _joined_statistics(input.to(exact), eps)
         output = torch.nn.functional.batch_norm(
@@ -162,7 +162,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """The gradients of the input, over the joined batch, and of this rank's weight and bias."""
+        """Gradients of the input, over the combined batch, and of this rank's weight and bias."""
         input, weight, mean, invstd = ctx.saved_tensors
         exact = mean.dtype
         dims = [dim for dim in range(input.dim()) if dim != 1]

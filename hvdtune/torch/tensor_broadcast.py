@@ -20,7 +20,7 @@ def check_tensor(what: str, tensor: Any) -> None:
         raise ValueError(f"{what} has no shape yet: run the model once before broadcasting it.")
     probe = tensor.detach()
     if probe.layout is torch.strided and not probe.is_contiguous():
-        probe = probe.new_empty(0)  # a contiguous copy travels in its place
+        probe = probe.new_empty(0)  # a contiguous copy is sent in its place
     try:
         as_buffer(probe, "broadcast")
     except ValueError as error:
@@ -30,14 +30,14 @@ def check_tensor(what: str, tensor: Any) -> None:
 def broadcast_tensors(named: Sequence[Named], root_rank: int) -> None:
     """Overwrite the tensors, in place, with those of global rank ``root_rank``.
 
-    A pair is (name or None, tensor), checked by ``check_tensor``. All are waited for, whatever
-    becomes of them; the first error is raised.
+    A pair is (name or None, tensor), checked by ``check_tensor``. Waits for all of them even if
+    some fail; then raises the first error.
     """
     finish_all([_start(name, tensor, root_rank) for name, tensor in named])
 
 
 def _start(name: str | None, tensor: torch.Tensor, root_rank: int) -> Finisher:
-    """Start the broadcast of one tensor. Returns what waits for it and stores the result."""
+    """Start the broadcast of one tensor. Returns a function that waits and stores the result."""
     target = tensor.detach()
     dense = target.contiguous()
     handle = async_ops.broadcast_async_(dense, root_rank, name)

@@ -163,7 +163,7 @@ def test_a_file_is_waited_for(tmp_path, monkeypatch, caplog):
 def test_a_file_that_is_no_configuration(tmp_path, text, fault):
     file = tmp_path / "service.json"
     file.write_text(text)
-    with pytest.raises(ValueError, match=f"{file} is no configuration .*: .*{fault}"):
+    with pytest.raises(ValueError, match=f"{file} is not a configuration .*: .*{fault}"):
         TfDataServiceConfig.read(str(file))
 
 

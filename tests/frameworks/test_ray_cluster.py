@@ -254,6 +254,6 @@ def test_a_node_that_is_lost_ends_the_job(nodes: Any):
         removal.join()
     assert "died: its node has died" in str(raised.value)
     assert lost in str(raised.value)
-    assert "(its output lies on its node, which cannot be reached)" in str(raised.value)
+    assert "(its output is on its node, which cannot be reached)" in str(raised.value)
     executor.shutdown()
     assert_nothing_reserved()

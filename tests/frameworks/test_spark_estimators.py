@@ -444,7 +444,7 @@ def test_parameters(store: Any):
         ({"optimizer": None}, "needs optimizer"),
         ({"optimizer": torch.optim.SGD(linear().parameters())}, "not the model's"),
         ({"sample_weight_col": "weight", "loss": lambda o, y: 0}, "attribute nor an argument"),
-        ({"input_shapes": [[-1, 5]]}, r"'dense' has 4 number\(s\) a row, but input_shapes"),
+        ({"input_shapes": [[-1, 5]]}, r"'dense' has 4 number\(s\) per row, but input_shapes"),
         ({"backend": RanksBackend(200)}, r"120 row\(s\) for training are too few for 200"),
     ],
 )

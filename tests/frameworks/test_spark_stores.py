@@ -180,7 +180,7 @@ def test_urls_of_hdfs(url: str, prefix: str, path: str):
 def test_hdfs_arguments(monkeypatch: pytest.MonkeyPatch):
     assert HDFSStore("/a", host="n", port=1).get_full_path("/a") == "hdfs://n:1/a"
     for url in ("namenode:8020/user", "hdfs:/a", "hdfs://only-a-host", "a/b"):
-        with pytest.raises(ValueError, match="no path on HDFS"):
+        with pytest.raises(ValueError, match="not a path on HDFS"):
             HDFSStore(url)
     with pytest.raises(ValueError, match=r"'n'.*'m'"):
         HDFSStore("hdfs://n:1/a", host="m")

@@ -93,8 +93,8 @@ def test_from_install_to_remove(tmp_path):
             )  # fmt: skip
             assert sorted(printed.splitlines()) == ["[0]<stdout>:up", "[1]<stdout>:up"]
         status = environment.alias("status")
-        assert f"hvdtune, by hvdtune alias install in {environment.packages}\n" in status
-        assert f"hvdtune run, by {environment.commands / 'horovodrun'}\n" in status
+        assert f"hvdtune, through hvdtune alias install in {environment.packages}\n" in status
+        assert f"hvdtune run, through {environment.commands / 'horovodrun'}\n" in status
         assert "horovod 0.28.1, hvdtune's" in status
         environment.alias("install")  # again, over the first
     assert "removed" in environment.alias("remove")
@@ -181,13 +181,13 @@ def test_status_says_by_what_horovod_is_found(environment):
     status = (environment.python, "-m", "hvdtune", "alias", "status")
     assert "import horovod                        nothing: " in environment.call(*status)
     by_path = environment.call(*status, path=f"{ROOT}:{alias}")
-    assert f"hvdtune, by PYTHONPATH ({alias})\n" in by_path
+    assert f"hvdtune, through PYTHONPATH ({alias})\n" in by_path
     # As the wheel of hvdtune has it; no obstacle to an installation.
     (environment.packages / "hvdtune-horovod-alias.pth").write_text(f"{alias}\n")
-    assert "hvdtune, by hvdtune-horovod-alias.pth, last" in environment.call(*status)
+    assert "hvdtune, through hvdtune-horovod-alias.pth, last" in environment.call(*status)
     environment.alias("install")
     by_install = environment.call(*status)
-    assert f"hvdtune, by hvdtune alias install in {environment.packages}\n" in by_install
+    assert f"hvdtune, through hvdtune alias install in {environment.packages}\n" in by_install
     preferred = environment.call("env", "HVDTUNE_PREFER_HOROVOD=1", *status)
     assert "python -m hvdtune  as above: HVDTUNE_PREFER_HOROVOD=1 is set\n" in preferred
 
@@ -197,7 +197,7 @@ def test_what_was_changed_since_stays(environment):
     command = environment.commands / "horovodrun"
     command.write_text("#!/bin/sh\necho mine\n")
     refused = environment.alias("remove", status=1)
-    assert f"{command} has been changed since it was placed; it stays." in refused
+    assert f"{command} has been changed since it was installed; it stays." in refused
     assert command.read_text().endswith("mine\n")
     assert not list(environment.packages.glob("horovod*"))
 

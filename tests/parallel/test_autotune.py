@@ -179,7 +179,7 @@ def test_a_setting_that_the_program_changes_while_it_is_tuned(tmp_path: Path) ->
 def test_a_job_of_process_sets_has_no_steps_to_tune(tmp_path: Path) -> None:
     result = run_ranks(3, tuned.train_in_a_set, 50, env={"HOROVOD_AUTOTUNE": "1"})
     assert result.values == ("done",) * 3
-    assert "no training step was seen: one is over when a tensor of the global" in result[0].stderr
+    assert "no training step was seen: a step ends when a tensor of the global" in result[0].stderr
 
 
 @pytest.mark.long

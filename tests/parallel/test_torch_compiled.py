@@ -12,5 +12,5 @@ from support.jobs.ranks import run_ranks
 
 def test_compiled_functions_and_models() -> None:
     for told in run_ranks(2, torch_compiled.everything).values:
-        assert "the ranks do it together in hvdtune's engine" in told
+        assert "the ranks perform it together in hvdtune's engine" in told
         assert "leave out fullgraph=True" in told

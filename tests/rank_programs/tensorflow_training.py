@@ -123,7 +123,7 @@ def variables() -> None:
         expected = tf.cast([last, 0], variable.dtype).numpy().tolist()
         assert variable.numpy().tolist() == expected
     if hvd.size() > 1:
-        with pytest.raises(ValueError, match="as many variables"):
+        with pytest.raises(ValueError, match="equally many variables"):
             hvd.broadcast_variables(made[: 1 + (rank == 0)], 0)
         with pytest.raises(hvd.HorovodInternalError, match="Mismatched"):
             hvd.broadcast_variables([tf.Variable(tf.zeros(2 + (rank == 0)))], 0)

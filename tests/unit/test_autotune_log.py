@@ -112,8 +112,8 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: this is no autotune log"),
-        ("a,b,c\n1,2,3\n", "line 1: this is no autotune log"),
+        ("", "line 1: this is not an autotune log"),
+        ("a,b,c\n1,2,3\n", "line 1: this is not an autotune log"),
         (",".join(log.HOROVOD_COLUMNS) + "\n0,0,0, 1,3,4\n", "line 2: 6 fields where"),
     ],
 )
@@ -235,7 +235,7 @@ def test_what_is_no_autotune_log_is_one_sentence(
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said
     assert f"{path}" in said
-    assert "this is no autotune log" in said
+    assert "this is not an autotune log" in said
 
 
 def test_a_field_that_is_missing_or_no_number_is_named(tmp_path: Path) -> None:
@@ -245,5 +245,5 @@ def test_a_field_that_is_missing_or_no_number_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 3: 4 fields where the header has 5"):
         log.read(path)
     path.write_text(text.replace("28.2061", "soon"))
-    with pytest.raises(ValueError, match="row 2: cycle_time_ms is 'soon', which is no number"):
+    with pytest.raises(ValueError, match="row 2: cycle_time_ms is 'soon', which is not a number"):
         runs.read(path)

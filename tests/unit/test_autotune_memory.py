@@ -162,9 +162,9 @@ def test_what_was_confirmed_is_remembered_though_training_ended_first(store, tun
 def test_a_corrupt_store_is_a_warning(store, tune) -> None:
     store.path.write_text("{")
     engine, rows, told = tune(short_cycle_is_best)
-    assert told.count("is no autotune store: ") == 1
+    assert told.count("is not an autotune store: ") == 1
     assert "nothing is remembered from earlier runs" in told
-    assert f"it is {store.path}.corrupt now" in told
+    assert f"moved to {store.path}.corrupt" in told
     assert rows[-1]["accepted"] == "1"
     assert only(store).values == engine.values
 
@@ -196,7 +196,7 @@ def test_what_a_running_job_cannot_change_is_told_and_kept(store, tune, larger_c
     _, rows, told = tune(flat)
     assert [row["phase"] for row in rows] == ["warmup"] * 3 + ["baseline", "final"]
     assert "hvdtune tune has found HOROVOD_CACHE_CAPACITY 1024 entries → 4096 entries" in told
-    assert "for which the job has to be started with HOROVOD_CACHE_CAPACITY=4096" in told
+    assert "for which the job must be started with HOROVOD_CACHE_CAPACITY=4096" in told
     assert only(store) == larger_cache
     # A search that replaces the rest of the profile leaves it.
     engine, rows, _ = tune(lambda values: 2 * short_cycle_is_best(values))

@@ -107,7 +107,7 @@ def test_the_surface_knows_what_matters(tuned: Path) -> None:
 
 def test_horovods_own_log(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
-    assert "has no last row" in page.write(HOROVODS_LOG, target)
+    assert "has no final row" in page.write(HOROVODS_LOG, target)
     assert divs(target.read_text()) == 2 + 4  # four settings were moved
     [run] = runs.read(HOROVODS_LOG)
     assert run.samples[0].cost == pytest.approx(1e3 / 44.0417)
@@ -126,7 +126,7 @@ def test_a_log_without_samples_or_without_an_end(
     tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = tuned.read_text().splitlines(keepends=True)
-    for count, words in ((1, "no samples yet"), (2, "has no last row"), (9, "has no last row")):
+    for count, words in ((1, "no samples yet"), (2, "has no final row"), (9, "has no final row")):
         path = tmp_path / f"{count}.csv"
         path.write_text("".join(lines[:count]))
         assert main(["autotune", "report", str(path)]) == 0
@@ -174,7 +174,7 @@ def test_unknown_times_are_left_out(tuned: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [
-        ("a,b\n1,2\n", 2, "line 1: this is no autotune log"),
+        ("a,b\n1,2\n", 2, "line 1: this is not an autotune log"),
         (HOROVODS_LOG.read_text().replace("44.0417", "fast"), 2, "row 1: score is 'fast'"),
         (None, 1, "No such file or directory"),
     ],

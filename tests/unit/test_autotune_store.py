@@ -130,34 +130,34 @@ def with_profile(**changes: object) -> str:
     ("content", "words"),
     [
         ("", "Expecting value"),
-        ("{", "is no autotune store"),
+        ("{", "is not an autotune store"),
         ('{\n "format": "hvdtune auto', "Unterminated string"),
-        (with_profile()[:-20], "is no autotune store"),
+        (with_profile()[:-20], "is not an autotune store"),
         (with_profile() + "\xff", "not text"),
         (json.dumps(STORED)[:-1] + ', "profiles": ' + "[" * 200_000, "nested too deeply"),
         (json.dumps(STORED), "'profiles' is missing"),
         (json.dumps({**STORED, "profiles": {"a": {}}}), "missing"),
         (with_profile(values={"cycle_time": -1.0}), "cycle_time is -1.0, which is not accepted"),
-        (with_profile(values={"cycle_time": "1"}), "is no number"),
-        (with_profile(values={"colour": 1}), "'colour' is no setting that may be tuned"),
+        (with_profile(values={"cycle_time": "1"}), "is not a number"),
+        (with_profile(values={"colour": 1}), "'colour' is not a setting that may be tuned"),
         (with_profile(values={"fusion_threshold": float("inf")}), "cannot convert"),
         (with_profile(gain=float("nan")), "a profile holds the number nan"),
         (with_profile(identity={"other": 1}), "has another profile's identity"),
         (with_profile(colour=1), "colour"),
         (with_profile(gain=10**400), "too large"),
         (with_profile(steps=10**400), "too large"),
-        (with_profile(values={"cycle_time": 10**400}), "is no autotune store"),
-        (with_profile(steps=1.5), "no whole number"),
-        (with_profile(seconds=None), "None, which is no number"),
-        (with_profile(when=5), "'when' is no text"),
-        (with_profile(program=["x"]), "'program' is no text"),
-        (with_profile(verdict=None), "'verdict' is no text"),
+        (with_profile(values={"cycle_time": 10**400}), "is not an autotune store"),
+        (with_profile(steps=1.5), "is not a whole number"),
+        (with_profile(seconds=None), "None, which is not a number"),
+        (with_profile(when=5), "'when' is not text"),
+        (with_profile(program=["x"]), "'program' is not text"),
+        (with_profile(verdict=None), "'verdict' is not text"),
     ],
 )
 def test_a_corrupt_file_is_moved_aside_not_lost(store: Store, content: str, words: str) -> None:
     store.path.parent.mkdir()
     store.path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(CorruptStoreError, match="is no autotune store") as caught:
+    with pytest.raises(CorruptStoreError, match="is not an autotune store") as caught:
         store.read()
     assert words in str(caught.value)
     moved = store.put(profile())
@@ -342,4 +342,4 @@ def test_mistakes_are_one_sentence(store: Store, capsys: pytest.CaptureFixture[s
     store.path.write_text("{")
     status, out, err = call(capsys, "list", *where)
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert "is no autotune store" in err
+    assert "is not an autotune store" in err

@@ -64,7 +64,7 @@ def test_an_evaluation_is_left_out_and_other_training_is_a_change() -> None:
     found = watch(lambda at: 1.0, 3000, size=lambda at: 1000 if at < 500 else 9000)
     assert found is not None
     assert found[1].work
-    assert "other ones than before" in found[1].words()
+    assert "differ from before" in found[1].words()
 
 
 def test_times_that_are_none_are_ignored() -> None:

@@ -134,10 +134,10 @@ def test_what_a_measurement_must_say(tmp_path, capsys, settings, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON file of hvdtune bench"),
-        ("[]", "is no measurement on GPUs: make one with hvdtune bench --device cuda --json"),
-        ('{"device": "cpu"}', "is no measurement on GPUs"),
-        ('{"device": "cuda"}', "is no whole file of hvdtune bench: 'environment' is missing"),
+        ("{", "is not a JSON file of hvdtune bench"),
+        ("[]", "is not a measurement on GPUs: make one with hvdtune bench --device cuda --json"),
+        ('{"device": "cpu"}', "is not a measurement on GPUs"),
+        ('{"device": "cuda"}', "is not a complete file of hvdtune bench: 'environment' is missing"),
     ],
 )
 def test_other_files_are_refused(tmp_path, capsys, content, words):

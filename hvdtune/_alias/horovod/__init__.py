@@ -1,8 +1,8 @@
-"""What makes `import horovod.torch as hvd` reach hvdtune.
+"""Makes `import horovod.torch as hvd` reach hvdtune.
 
-This package stands where Horovod's would. Its modules are hvdtune's own, the very same objects
+This package takes Horovod's place. Its modules are hvdtune's own, the very same objects
 (`horovod.torch is hvdtune.torch`), so a program may import both names side by side. The directory
-above is the last entry of sys.path, so the real horovod wins where it is installed, except under
+above is the last entry of sys.path, so a real horovod wins if it is installed, except under
 `hvdtune run` and `python -m hvdtune`, which put it first (HVDTUNE_PREFER_HOROVOD=1 prevents that).
 """
 
@@ -20,13 +20,13 @@ from typing import Any
 
 from . import _absent
 
-# hvdtune.launch.doctor.build_info has it too; this package must load where hvdtune is missing.
+# hvdtune.launch.doctor.build_info has it too, but this package must load without hvdtune.
 __version__ = "0.28.1"
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
-# Horovod's packages that are hvdtune's, with all that is in them.
+# Horovod's packages that are hvdtune's, with everything in them.
 _PACKAGES = ("data", "keras", "mxnet", "ray", "spark", "tensorflow", "torch")
-# Modules whose place in hvdtune has another name.
+# Modules that have another name in hvdtune.
 _MOVED = {
     "common.elastic": "elastic",
     "common.exceptions": "core.exceptions",
@@ -35,7 +35,7 @@ _MOVED = {
 
 
 class _Loader(Loader):
-    """Puts the module of hvdtune that has the same meaning in the place of the one imported."""
+    """Puts hvdtune's corresponding module in the place of the one imported."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -51,10 +51,10 @@ class _Loader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Answers for every module below `horovod`.
+    """Finds every module below `horovod`.
 
-    It goes before the path's own finders: the parent of `horovod.torch.mpi_ops` is
-    `hvdtune.torch`, whose directory would yield a second copy of mpi_ops.
+    It precedes the path's own finders: the parent of `horovod.torch.mpi_ops` is `hvdtune.torch`, in
+    whose directory they would find a second copy of mpi_ops.
     """
 
     def find_spec(
@@ -73,7 +73,7 @@ class _Finder(MetaPathFinder):
 
 
 def _is_own(below: str) -> bool:
-    """Whether a module is a file of this directory, found the ordinary way."""
+    """Whether a module is a file of this directory, which the ordinary finders find."""
     path = os.path.join(_FOLDER, *below.split("."))
     return os.path.isfile(f"{path}.py") or os.path.isfile(os.path.join(path, "__init__.py"))
 
@@ -88,14 +88,14 @@ def _exists(module: str) -> bool:
                 f"for {sys.executable}: install it there.",
                 name="hvdtune",
             ) from None
-        # A parent that is no package, or is missing; but a missing third package is news.
+        # Its parent is not a package, or is missing; but report a missing third package.
         if error.name is not None and not module.startswith(error.name):
             raise
         return False
 
 
 def __getattr__(name: str) -> Any:
-    # Horovod's own `horovod` imports these two; here only who asks for them pays.
+    # Horovod's own `horovod` imports these two; here they load only on request.
     if name in ("run", "runner"):
         runner = importlib.import_module("horovod.runner")
         return runner if name == "runner" else runner.run

@@ -1,4 +1,4 @@
-"""What Horovod has and hvdtune does not: the sentences that such imports end in."""
+"""What Horovod has and hvdtune does not: the errors that such imports raise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INSTEAD = {
     "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both",
     "horovod.mxnet.mpi_lib": f"{_COMPILED}; horovod.mxnet.mpi_ops has the operations",
     "horovod.ray.driver_service": "ranks on Ray meet at the addresses that Ray uses",
-    "horovod.run": "since Horovod 0.20 it is no module but a function: from horovod import run",
+    "horovod.run": "since Horovod 0.20 it is not a module but a function: from horovod import run",
     "horovod.runner._HorovodArgs": f"{_JOBS} with arguments of their own",
     "horovod.runner.common.service.driver_service": _MEETING,
     "horovod.runner.common.service.task_service": _MEETING,
@@ -61,7 +61,7 @@ _INSTEAD = {
 
 
 def missing(fullname: str) -> ModuleNotFoundError:
-    """The error that importing a module or a name ends in."""
+    """The error for importing a module or a name."""
     parts = fullname.split(".")
     for end in range(len(parts), 1, -1):
         instead = _INSTEAD.get(".".join(parts[:end]))
@@ -80,10 +80,10 @@ def missing(fullname: str) -> ModuleNotFoundError:
 
 
 def refuse(module: str, name: str) -> NoReturn:
-    """End the look-up of a module's attribute that is not there.
+    """Refuse to look up a missing attribute of a module.
 
-    `from horovod import tensorflow` would drop the text of an AttributeError, so what Horovod has
-    is an ImportError.
+    `from horovod import tensorflow` would drop the text of an AttributeError, so names that Horovod
+    has raise ImportError.
     """
     fullname = f"{module}.{name}"
     if fullname in _INSTEAD:

@@ -1,4 +1,4 @@
-"""Tuning that is remembered: the store's file, which kind of job a profile is of, and recalling it.
+"""Remembers tuning: the store's file, the kind of job a profile is for, and recalling it.
 
 May know `search` and below.
 """

@@ -1,11 +1,11 @@
-"""Which kind of job this is: what decides whether settings found in one run serve another.
+"""Which kind of job this is: decides whether settings found in one run serve another.
 
-work       tensors and bytes that one training step allreduces, seen in the first steps
+work       tensors and bytes that one training step allreduces, as seen in the first steps
 topology   ranks, ranks on each host, usable CPUs and the processor's name
-backend    what carries the tensors
+backend    the data plane that carries the tensors
 versions   hvdtune's
-fixed      tunable settings that the user fixed, and to what
-engine     settings that are never tuned but decide how the tuned ones act
+fixed      tunable settings that the user fixed, and their values
+engine     settings that are never tuned but affect how the tuned ones act
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from hvdtune.autotune.search.space import Value
 
-DIGITS = 2  # of work that is not the same in most steps
-LEAST_SHARE = 0.5  # of the steps have the same work, or it is described by its rounded median
+DIGITS = 2  # of work that differs between most steps
+LEAST_SHARE = 0.5  # of the steps must have the same work, else its rounded median describes it
 
 
 class CountedStep(Protocol):
@@ -35,7 +35,7 @@ class CountedStep(Protocol):
 
 
 class Signature:
-    """Collects steps and says what one of them is made of."""
+    """Collects steps and describes the work of one of them."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[int, int]] = Counter()
@@ -45,10 +45,10 @@ class Signature:
         self._seen[step.tensors, step.bytes] += 1
 
     def work(self) -> dict[str, int] | None:
-        """Tensors and bytes of a step; None as long as no step was seen.
+        """Tensors and bytes of a step; None until a step was seen.
 
-        The most frequent pair; where no pair makes LEAST_SHARE of the steps, the medians to DIGITS
-        digits: such a job is recognised by its size only.
+        The most frequent pair; if no pair makes up LEAST_SHARE of the steps, the medians to DIGITS
+        digits: such a job is recognised only by its size.
         """
         if not self._seen:
             return None
@@ -101,7 +101,7 @@ def processor_name() -> str:
 
 
 def program_name(argv: Sequence[str]) -> str:
-    """What a person calls the program: the last part of the script's path."""
+    """The program's name for people: the last part of the script's path."""
     return os.path.basename(argv[0]) if argv and argv[0] else ""
 
 

@@ -1,6 +1,6 @@
-"""A run's access to the store: which profile is its own, and what is to be remembered of it.
+"""A run's access to the store: finds its own profile, and remembers its outcome.
 
-Whatever goes wrong with the store is one warning; tuning goes on without it.
+If anything goes wrong with the store, there is one warning, and tuning goes on without it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hvdtune.autotune.search.tuner import Outcome
 from hvdtune.settings.knobs import KNOBS, Settings
 from hvdtune.version import __version__
 
-LIKE = 0.25  # of the step time: more says that something has changed since
+LIKE = 0.25  # of the step time: a larger difference says that something has changed
 
 Describe = Callable[[Mapping[str, int]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Found:
-    """An earlier run's settings, and when and for which program they were found, in words.
+    """An earlier run's settings, with the time and the program that found them, in words.
 
-    `step_time_ms` is what a step took with them then; None if that is not known. `elsewhere` are
-    settings that were found, too, but that a running job cannot change: (in force, found) by key.
+    `step_time_ms` is the time of a step with them then; None if unknown. `elsewhere` are further
+    settings found that a running job cannot change: (in force, found) by key.
     """
 
     values: Values
@@ -39,7 +39,7 @@ class Found:
     elsewhere: Mapping[str, tuple[Value, Value]] = field(default_factory=dict)
 
     def is_like(self, step_time_ms: float) -> bool:
-        """Whether a step takes about as long as it did then."""
+        """Whether a step takes about as long as then."""
         then = self.step_time_ms
         return then is not None and abs(step_time_ms - then) <= LIKE * then
 
@@ -48,8 +48,8 @@ class Memory:
     """The memory of one run. Feed it the first steps, `recall` once, `remember` at the end.
 
     `describe` makes the identity from a step's work (`identity.describe`); `warn` takes a sentence.
-    Without `uses`, earlier runs are not looked at: for those who have asked for a search.
-    `standing` are the settings that only a new start changes, as they are in this run, by key.
+    Without `uses`, earlier runs are ignored, because the user has asked for a search. `standing`
+    are this run's values of the settings that only a new start changes, by key.
     """
 
     def __init__(
@@ -75,22 +75,22 @@ class Memory:
         self._before: dict[str, Any] | None = None
 
     def add(self, step: CountedStep) -> None:
-        """Take a step of the run's own settings; without effect after `recall`."""
+        """Take a step of the run's own settings; has no effect after `recall`."""
         if self._identity is None:
             self._signature.add(step)
 
     def begin_again(self) -> None:
-        """The training has changed: find out anew what kind of job it is.
+        """The training has changed: find out again what kind of job it is.
 
-        What is remembered for the kind it was before is not recalled: that is what has just failed.
+        The profile of its previous kind is not recalled: that has just failed.
         """
         self._before, self._identity = self._identity, None
         self._signature = Signature()
 
     def recall(self, current: Mapping[str, Value]) -> Found | None:
-        """What was found for such a job before, if anything, for the settings of `current`.
+        """The settings found for such a job before, or None; with all keys of `current`.
 
-        What the profile does not say, because it could not be moved then, stays as it is.
+        Settings that the profile lacks, because they could not be moved then, keep their values.
         """
         work = self._signature.work()
         if work is None or self._store is None:
@@ -117,8 +117,8 @@ class Memory:
     def _find(
         self, profiles: Mapping[str, Profile], described: Mapping[str, Any]
     ) -> Profile | None:
-        """The profile of this job; or that of `hvdtune tune`, if what the user has fixed now is
-        what it has found."""
+        """The profile of this job; or that of `hvdtune tune`, if the user has now fixed the values
+        that it found."""
         profile = profiles.get(key_of(described))
         if profile is not None:
             return profile
@@ -134,10 +134,10 @@ class Memory:
     def remember(
         self, outcome: Outcome, start: Mapping[str, Value], steps: int, seconds: float
     ) -> str | None:
-        """Store how it ended; returns where, in words, or None."""
+        """Store the outcome; returns where, in words, or None."""
         if self._store is None or self._identity is None:
             return None
-        # What only `hvdtune tune` can find stays found.
+        # Keep settings that only `hvdtune tune` can find.
         before, kept = self._recalled, {}
         if before is not None and before.identity == self._identity:
             kept = {key: value for key, value in before.values.items() if key in self._standing
@@ -161,12 +161,12 @@ class Memory:
             self._warn(f"Autotuner: {error}; the outcome is not remembered")
             return None
         if moved is not None:
-            self._warn(f"Autotuner: {self._store.path} was no autotune store; it is {moved} now")
+            self._warn(f"Autotuner: {self._store.path} is not an autotune store; moved to {moved}")
         return f"{key_of(self._identity)} in {self._store.path}"
 
 
 def origin(profile: Profile) -> str:
-    """When and for which program a profile was found: "2026-01-31 12:00 UTC, train.py"."""
+    """The time and the program of a profile: "2026-01-31 12:00 UTC, train.py"."""
     when = profile.when.replace("T", " ")[:16] + " UTC"
     return f"{when}, {profile.program}" if profile.program else when
 
@@ -181,7 +181,7 @@ def fixed_settings(settings: Settings) -> dict[str, Value]:
 
 
 def engine_settings(settings: Settings) -> dict[str, object]:
-    """The settings that are never tuned but decide how the tuned ones act, by key."""
+    """The settings that are never tuned but affect how the tuned ones act, by key."""
     keys = ("overlap", "reduction_threads", "spin_us", "writing")
     return {key: getattr(settings, key) for key in keys}
 
@@ -195,9 +195,9 @@ def open_memory(
     cpus: int,
     uses: bool = True,
 ) -> Memory | None:
-    """The memory of a run of `program`; None if there is none or, with a warning, can be none.
+    """The memory of a run of `program`; None if there is none, or (with a warning) if it fails.
 
-    `size` ranks, `local_size` of them on this host, which may use `cpus` CPUs; `uses` as in
+    `size` ranks, `local_size` of them on this host, which has `cpus` usable CPUs; `uses` as in
     `Memory`.
     """
     try:

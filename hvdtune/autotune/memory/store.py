@@ -2,11 +2,12 @@
 
     {"format": "hvdtune autotune store", "version": 1, "profiles": {KEY: {...}, ...}}
 
-A profile says which settings were best for one kind of job; its key is made from what decides that
-(`identity`). Several jobs may use one file at once: a change is read, made and written under a lock
-on FILE.lock, and the new file replaces the old one whole, so a reader never sees half of it. A
-store that cannot be understood is kept as FILE.corrupt when the next profile is written; what does
-not look like a store at all, or is no regular file, is left as it is.
+A profile says which settings were best for one kind of job; its key is made from everything that
+decides that (`identity`). Several jobs may use one file at once: a change is read, made and written
+under a lock on FILE.lock, and the new file replaces the old one in one step, so a reader never sees
+half of it. When the next profile is written, a store that cannot be understood is kept as
+FILE.corrupt. A file that does not look like a store at all, or is not a regular file, is left
+alone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ VERSION = 1
 MOST_PROFILES = 500  # the oldest go first
 LOCK_PATIENCE_S = 1.5  # others hold the lock for milliseconds
 LOCK_POLL_S = 0.01
-_HEAD = f'{{"format":"{FORMAT}"'  # what a store begins with, but for white space
+_HEAD = f'{{"format":"{FORMAT}"'  # the beginning of a store, without white space
 
 
 class StoreError(RuntimeError):
@@ -39,16 +40,16 @@ class StoreError(RuntimeError):
 
 
 class CorruptStoreError(StoreError):
-    """The file was a store, but is none of this version or an older one (any more)."""
+    """The file was a store, but is not a valid one of this or an older version."""
 
 
 @dataclass(frozen=True)
 class Profile:
     """The outcome of tuning one kind of job.
 
-    `values` are the settings that were best (by key, in the knobs' units), `start` those that the
-    run had begun with, the same ones if nothing faster was found. `gain` and `margin` are shares
-    of the step time; `steps` and `seconds` are what finding out cost. `when` is UTC (ISO 8601).
+    `values` are the settings that were best (by key, in the knobs' units). `start` are those that
+    the run began with, equal to `values` if nothing faster was found. `gain` and `margin` are
+    shares of the step time; `steps` and `seconds` are the cost of tuning. `when` is UTC (ISO 8601).
     """
 
     identity: dict[str, Any]
@@ -71,7 +72,7 @@ class Profile:
 
 def key_of(identity: Mapping[str, Any]) -> str:
     """The key of an identity: twelve hexadecimal digits, the same in every run."""
-    import hashlib  # loads OpenSSL: not for everyone who imports this module
+    import hashlib  # loads OpenSSL, which not every importer of this module needs
 
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -83,7 +84,7 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     if os.path.isabs(cache):
         return Path(cache, "hvdtune", "autotune.json")
     try:
-        if environ.get("HOME") == "":  # which would be the root folder
+        if environ.get("HOME") == "":  # would be the root folder
             raise RuntimeError
         return Path("~/.cache/hvdtune/autotune.json").expanduser()
     except RuntimeError:
@@ -95,7 +96,7 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
 def open_store(setting: str | None) -> Store | None:
     """The store that the setting `autotune_store` names; None if it is empty.
 
-    Raises StoreError if there is no place for one.
+    Raises StoreError if there is no folder for it.
     """
     if setting is None:
         return Store(default_path())
@@ -111,7 +112,7 @@ def open_store(setting: str | None) -> Store | None:
 
 
 class Store:
-    """One file of profiles. Nothing is opened or made before it is needed."""
+    """One file of profiles. It is opened or created only when needed."""
 
     def __init__(self, path: Path, patience_s: float = LOCK_PATIENCE_S) -> None:
         self.path = path
@@ -133,13 +134,13 @@ class Store:
             return _profiles(self.path, data)
         except _NotUnderstood as error:
             if _looks_like_store(data):
-                raise CorruptStoreError(f"{self.path} is no autotune store: {error}") from None
+                raise CorruptStoreError(f"{self.path} is not an autotune store: {error}") from None
             raise StoreError(
                 f"{self.path} is not an autotune store, left as it is ({error})"
             ) from None
 
     def _content(self) -> bytes:
-        # Without blocking: opening a pipe would wait for its writer.
+        # Open it without blocking: opening a pipe would wait for its writer.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             mode = os.fstat(descriptor).st_mode
@@ -151,14 +152,14 @@ class Store:
         raise OSError("Is a directory" if stat.S_ISDIR(mode) else "it is not a regular file")
 
     def put(self, profile: Profile) -> Path | None:
-        """Remember a profile in place of any with the same identity.
+        """Remember a profile; it replaces any with the same identity.
 
-        Returns where a corrupt store that stood in the way has been moved. Raises StoreError, also
-        for a store of a newer version and for what is no store; those stay as they are.
+        Returns the new path of a corrupt store that was there. Raises StoreError, also for a store
+        of a newer version and for a file that is not a store; those are left alone.
         """
         moved = None
         with contextlib.suppress(CorruptStoreError):
-            self.read()  # before there is a lock next to somebody else's file
+            self.read()  # before a lock appears next to somebody else's file
         with self._locked():
             try:
                 profiles = self.read()
@@ -214,7 +215,7 @@ class Store:
                 ) from None
 
     def _target(self) -> Path:
-        """The file itself: a symbolic link to it stays one."""
+        """The file itself, so that a symbolic link to it stays one."""
         return Path(os.path.realpath(self.path))
 
     def _write(self, profiles: Mapping[str, Profile]) -> None:
@@ -226,7 +227,7 @@ class Store:
         target = self._target()
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}")
         try:
-            # Made by hand for its mode: that of the file it replaces, else what umask leaves.
+            # Created by hand for its mode: that of the file it replaces, or else the umask's.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with open(os.open(temporary, flags, 0o666), "w", encoding="utf-8") as file:
                 with contextlib.suppress(FileNotFoundError):
@@ -257,11 +258,11 @@ class Store:
 
 
 class _NotUnderstood(Exception):
-    """The content is no store; the text says why."""
+    """The content is not a store; the text says why."""
 
 
 def _looks_like_store(content: bytes) -> bool:
-    """Whether the content is what may have become of a store: with its mark, or cut off early."""
+    """Whether the content may be a damaged store: it has the mark, or was cut off early."""
     text = content.decode(errors="replace").strip()
     if text.startswith("{") and FORMAT in text:
         return True
@@ -294,7 +295,7 @@ def _profiles(path: Path, content: bytes) -> dict[str, Profile]:
     except RecursionError:
         raise _NotUnderstood("it is nested too deeply") from None
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        # Whoever edits the file should learn what is wrong with it.
+        # Tell users who edit the file what is wrong with it.
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise _NotUnderstood(what) from None
     return profiles
@@ -309,20 +310,20 @@ def _profile(fields: Mapping[str, Any]) -> Profile:
         raise ValueError("a profile without an identity or without settings")
     for name in ("when", "program", "verdict"):
         if not isinstance(getattr(profile, name), str):
-            raise ValueError(f"a profile's {name!r} is no text")
+            raise ValueError(f"a profile's {name!r} is not text")
     for number in (profile.gain, profile.margin, profile.step_time_ms):
         if number is not None:
             _check_number(number)
     _check_number(profile.seconds)
     _check_number(profile.steps)
     if not isinstance(profile.steps, int):
-        raise ValueError("a profile's 'steps' is no whole number")
+        raise ValueError("a profile's 'steps' is not a whole number")
     return profile
 
 
 def _check_number(number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise ValueError(f"a profile holds {number!r}, which is no number")
+        raise ValueError(f"a profile holds {number!r}, which is not a number")
     if not math.isfinite(number):  # raises OverflowError for an integer beyond all floats
         raise ValueError(f"a profile holds the number {number}")
 
@@ -330,9 +331,9 @@ def _check_number(number: object) -> None:
 def _check(key: str, value: object) -> None:
     knob = KNOBS.get(key)
     if knob is None or not knob.tunable:
-        raise ValueError(f"{key!r} is no setting that may be tuned")
+        raise ValueError(f"{key!r} is not a setting that may be tuned")
     if not isinstance(value, bool | int | float):
-        raise ValueError(f"{key} is {value!r}, which is no number")
+        raise ValueError(f"{key} is {value!r}, which is not a number")
     try:
         parse(knob, int(value) if knob.kind in ("size", "int") else value, key)
     except (KnobError, OverflowError) as error:

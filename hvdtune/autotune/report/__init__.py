@@ -1,4 +1,4 @@
-"""The log of a tuning: its rows as they are written and read, its runs, and the page about it.
+"""The log of a tuning: writing and reading its rows, its runs, and the page about it.
 
 May know `search`, `statistics`.
 """

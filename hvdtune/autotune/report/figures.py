@@ -1,4 +1,4 @@
-"""The figures of a report (plotly): samples in order, what settings do, what decided."""
+"""The figures of a report (plotly): samples in order, effects of settings, the comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvdtune.autotune.statistics.inference import Estimate
 
 GRID = 33
 MOST_TICKS = 6
-WIDE = 3.0  # costs that differ by more get a logarithmic axis
+WIDE = 3.0  # if costs differ by more, their axis is logarithmic
 CONFIDENCE = 0.99
 _COLOURS = {
     "warmup": "#b0b0b0",
@@ -27,7 +27,7 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Section:
-    """Figures under one title; those that stand `beside` one another take a part of the width."""
+    """Figures under one title; figures that stand `beside` each other share the width."""
 
     title: str
     figures: list[Any]
@@ -35,9 +35,9 @@ class Section:
 
 
 def all_of(run: Run) -> list[Section]:
-    """The figures that a run has enough samples for.
+    """The figures for which a run has enough samples.
 
-    Titles are the page's business: a plot's own are cut off where the page is narrow.
+    The page sets the titles: a plot's own title is cut off on a narrow page.
     """
     import plotly.graph_objects as go
 
@@ -65,9 +65,9 @@ def all_of(run: Run) -> list[Section]:
 
 
 def in_order(run: Run, go: Any) -> Any:
-    """Cost with error bars, coloured by phase, over the steps before it that counted.
+    """Cost with error bars, coloured by phase, over the number of steps so far that counted.
 
-    Horovod's logs do not have them: there it is over the samples' numbers.
+    Horovod's logs do not have these steps: there it is over the samples' numbers.
     """
     figure = go.Figure()
     places = _places(run)
@@ -104,7 +104,7 @@ def in_order(run: Run, go: Any) -> Any:
         )
     costs = [one.cost for one in run.samples if one.cost is not None]
     if costs and max(costs) > WIDE * min(costs):
-        # One bad candidate must not make the others one line.
+        # One bad candidate must not flatten all the others into one line.
         figure.update_yaxes(type="log", dtick="D1" if max(costs) < 10 * min(costs) else None)
     figure.update_yaxes(title=cost_title(run))
     return figure
@@ -115,7 +115,7 @@ def _has_steps(run: Run) -> bool:
 
 
 def _places(run: Run) -> dict[int, float]:
-    """Where each sample is drawn, by its number: in the middle of its steps, if they are known."""
+    """The x position of each sample, by its number: the middle of its steps, if known."""
     found: dict[int, float] = {}
     steps = 0
     for one in run.samples:
@@ -125,7 +125,7 @@ def _places(run: Run) -> dict[int, float]:
 
 
 def response(run: Run, surface: Surface, go: Any) -> Any:
-    """Contours over the two settings that matter most, the others as they ended."""
+    """Contours over the two settings that matter most, the others at their final values."""
     influence = surface.influence()
     first, second = sorted(surface.axes, key=lambda axis: -influence[axis.name])[:2]
     rest = _end(run)
@@ -133,7 +133,7 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
     means, _ = surface.at([{**rest, first.name: x, second.name: y} for y in ys for x in xs])
     percent = [100 * math.expm1(mean) for mean in means]
     low, high = min(percent), max(percent)
-    # White is the start's time where there is better and worse; else the whole scale is used.
+    # White is the start's time if there is both better and worse; else the whole scale is used.
     middle = {"zmid": 0} if min(-low, high) > 0.2 * (high - low) else {}
     figure = go.Figure()
     figure.add_contour(
@@ -171,7 +171,7 @@ def response(run: Run, surface: Surface, go: Any) -> Any:
 
 
 def slices(run: Run, surface: Surface, go: Any) -> list[Any]:
-    """What each setting does alone: the model's mean and two deviations around it."""
+    """The effect of each setting alone: the model's mean and two deviations around it."""
     rest = _end(run)
     lines, ends = [], [0.0]
     for axis in surface.axes:
@@ -200,7 +200,7 @@ def slices(run: Run, surface: Surface, go: Any) -> list[Any]:
             showlegend=False, hovertemplate="%{y:.1f} %<extra></extra>",
         )  # fmt: skip
         figure.update_xaxes(title=setting_title(axis.name), **_ticks(axis))
-        # One scale for all: what does little shall look so.
+        # All have the same scale, so that small effects look small.
         figure.update_yaxes(title="% against the start", range=[min(ends) - room, max(ends) + room])
         figure.update_layout(height=320)
         figures.append(figure)
@@ -250,12 +250,12 @@ def mean_of(run: Run) -> Estimate | None:
 
 
 def cost_title(run: Run) -> str:
-    """What is compared, for an axis."""
+    """The axis title for the cost."""
     return "time per allreduced MB, ms" if run.of_horovod else "step time, ms"
 
 
 def setting_title(name: str) -> str:
-    """A setting's column with its unit."""
+    """A setting's column name with its unit."""
     return f"{name}, MB" if name == "tensor_fusion_threshold" else name
 
 

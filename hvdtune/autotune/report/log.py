@@ -1,13 +1,13 @@
-"""The CSV log: Horovod's columns first, then what makes it readable.
+"""The CSV log: first Horovod's columns, then those that make it readable.
 
-A row is written for every sample and flushed at once, the header when tuning starts. Units:
-cycle_time_ms in ms, tensor_fusion_threshold in MB (2^20 bytes), score in MB/s (10^6 bytes, higher
-is better), seconds and step times as they say, other sizes in kB (2^10 bytes, 0: the engine
-chooses). The last row has the phase "final" and is what is in force at the end; its `accepted` is
-1 if that is a change, and its `decision` the verdict.
+A row is written for every sample and flushed at once; the header is written when tuning starts.
+Units: cycle_time_ms in ms, tensor_fusion_threshold in MB (2^20 bytes), score in MB/s (10^6 bytes,
+higher is better), seconds and step times as their names say, other sizes in kB (2^10 bytes, 0: the
+engine chooses). The last row has the phase "final" and holds the settings in force at the end; its
+`accepted` is 1 if that is a change, and its `decision` is the verdict.
 
-`read` also takes the files Horovod writes. Its versions since 0.15 have the last three columns, and
-more and more of those before them; some have a blank after the third comma.
+`read` also takes the files that Horovod writes. Since 0.15 they have the last three columns; later
+versions have more of those before them; some have a blank after the third comma.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOROVOD_COLUMNS = (
     "tensor_fusion_threshold",
     "score",
 )
-# Tunable settings that Horovod's log has no column for.
+# Tunable settings without a column in Horovod's log.
 OTHER_KNOBS = tuple(
     knob
     for knob in KNOBS.values()
@@ -109,7 +109,7 @@ def format_row(row: Row) -> str:
 
 
 def number(value: float) -> str:
-    """A number as Horovod prints it: six significant digits, no needless zeros."""
+    """A number as Horovod prints it: six significant digits, no trailing zeros."""
     return f"{value:.6g}"
 
 
@@ -125,10 +125,10 @@ def tunable_params() -> str:
 
 
 class LogWriter:
-    """Writes rows to a file; if that fails, calls `warn` once and goes on without a file.
+    """Writes rows to a file; if that fails, calls `warn` once and continues without a file.
 
-    The file is made, with its folder (or emptied, unless `append`), and its header written when
-    this is constructed, so that whoever looks early sees that tuning is on. Not thread-safe.
+    The constructor creates the file with its folder (or empties it, unless `append`) and writes the
+    header, so that it shows early that tuning is on. Not thread-safe.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None], append: bool = False) -> None:
@@ -150,7 +150,7 @@ class LogWriter:
         self._write(format_row(row))
 
     def close(self) -> None:
-        """Close the file; later rows go nowhere."""
+        """Close the file; later rows are dropped."""
         file, self._file = self._file, None
         if file is not None:
             try:
@@ -170,7 +170,7 @@ class LogWriter:
     def _give_up(self, error: OSError) -> None:
         file, self._file = self._file, None
         if file is not None:
-            # What could not be flushed cannot be flushed now; close() would only say so again.
+            # Data that could not be flushed before cannot be flushed now; close() would fail again.
             with contextlib.suppress(OSError):
                 file.close()
         self._warn(
@@ -182,20 +182,20 @@ class LogWriter:
 def read(path: str | Path) -> list[dict[str, str]]:
     """The rows of a log of hvdtune's or Horovod's, as text by column name, blanks stripped.
 
-    In UTF-8 or UTF-16, with lines ended in any way. Raises ValueError naming the file and line if
-    it is neither; a last line that was cut off while being written is left out.
+    In UTF-8 or UTF-16, with any line endings. Raises ValueError naming the file and line if it is
+    neither kind of log; drops a last line that was cut off while being written.
     """
     text = _text(path)
     complete = text[: text.rfind("\n") + 1]
     try:
         lines = list(csv.reader(io.StringIO(complete), skipinitialspace=True))
     except csv.Error as error:
-        raise ValueError(f"{path}: this is no autotune log: {error}") from None
+        raise ValueError(f"{path}: this is not an autotune log: {error}") from None
     header = [name.strip() for name in lines[0]] if lines else []
     if not _is_header(header):
         raise ValueError(
-            f"{path}, line 1: this is no autotune log; its header begins with "
-            f"{','.join(HOROVOD_COLUMNS)}, or those of them that an older Horovod has"
+            f"{path}, line 1: this is not an autotune log; its header begins with "
+            f"{','.join(HOROVOD_COLUMNS)}, or, from an older Horovod, some of these"
         )
     rows = []
     for at, line in enumerate(lines[1:], start=2):
@@ -210,24 +210,24 @@ def read(path: str | Path) -> list[dict[str, str]]:
 
 
 def _text(path: str | Path) -> str:
-    """What the file says, each line ended by a newline character."""
+    """The file's text, with newline characters as line ends."""
     with open(path, "rb") as file:
         data = file.read()
     encoding = json.detect_encoding(data[:64])
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        # A last character that was cut off while being written is no reason.
+        # Accept a last character that was cut off while being written.
         if error.end < len(data):
             raise ValueError(
-                f"{path}: this is no autotune log: byte {error.start} is no text"
+                f"{path}: this is not an autotune log: byte {error.start} is not text"
             ) from None
         text = data.decode(encoding, "ignore")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _is_header(names: Sequence[str]) -> bool:
-    """Whether these columns are those of a version of Horovod, or of hvdtune."""
+    """Whether these are the columns of a version of Horovod, or of hvdtune."""
     known = [name for name in HOROVOD_COLUMNS if name in names]
     return known[-3:] == list(HOROVOD_COLUMNS[-3:]) and list(names[: len(known)]) == known
 

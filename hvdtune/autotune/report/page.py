@@ -1,4 +1,4 @@
-"""A log as a page: one HTML file with everything in it, so that it opens without a network."""
+"""A log as a page: one self-contained HTML file that opens without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hvdtune.autotune.report.runs import Run
 def write(source: str | Path, target: str | Path) -> str:
     """Write the page about the log `source`; returns the last run's verdict.
 
-    Raises ValueError if it is no autotune log, OSError if a file cannot be read or written.
+    Raises ValueError if it is not an autotune log, OSError if a file cannot be read or written.
     """
     found = runs.read(source)
     text = page(found, Path(source).name)
@@ -43,7 +43,7 @@ def page(found: list[Run], name: str) -> str:
 def verdict(run: Run) -> str:
     """How a run ended, in a sentence."""
     if run.final is None:
-        return "tuning was not finished, or is still under way: the log has no last row"
+        return "tuning was not finished, or is still under way: the log has no final row"
     if run.of_horovod:
         return (
             "Horovod's autotuner ended with the settings of its best single sample; it does not "
@@ -101,7 +101,7 @@ def _comparison(run: Run) -> str:
     )
     return pages.paragraph(
         f"In fresh samples the candidate saved {mid:.2f} % of the step time ({low:.2f} to "
-        f"{high:.2f} %). That is of these samples alone; the verdict's margin also allows for "
+        f"{high:.2f} %). That is for these samples alone; the verdict's margin also allows for "
         "several looks at them and for how samples scattered before."
     )
 

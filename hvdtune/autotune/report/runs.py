@@ -1,7 +1,7 @@
-"""A log as numbers: the runs it holds, their samples, and the comparison that decided.
+"""A log as numbers: its runs, their samples, and the comparison that decided.
 
-cost    what is compared, lower is better: the step time in ms; of Horovod's logs, which have
-        none, the time to allreduce a megabyte, 1000 / score, in ms
+cost    the quantity that is compared, lower is better: the step time in ms; Horovod's logs have
+        none, so there it is the time to allreduce a megabyte, 1000 / score, in ms
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAIR = re.compile(r"pair(s?) (\d+)")
 
 @dataclass(frozen=True)
 class Sample:
-    """One row. `settings` by column, `error` is that of `cost` (0: not known)."""
+    """One row. `settings` by column; `error` is that of `cost` (0: unknown)."""
 
     number: int
     phase: str
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass
 class Run:
-    """One tuning: its samples in order, and the last row if it came that far."""
+    """One tuning: its samples in order, and the last row if tuning reached its end."""
 
     samples: list[Sample] = field(default_factory=list)
     final: Sample | None = None
@@ -50,17 +50,17 @@ class Run:
 
     @property
     def measured(self) -> list[Sample]:
-        """Samples that count: all but the warm-up and those without a time."""
+        """Samples that count: all except the warm-up and those without a time."""
         return [one for one in self.samples if one.phase != "warmup" and one.cost is not None]
 
     def is_candidate(self, sample: Sample) -> bool:
-        """Whether a sample is of other settings than those the run began with."""
+        """Whether a sample has other settings than those the run began with."""
         return sample.settings != self.start
 
     def is_reference(self, sample: Sample) -> bool:
-        """Whether a sample is of the settings that candidates were compared with at the time.
+        """Whether a sample has the settings with which candidates were compared at the time.
 
-        They change when a candidate is shown to be faster by far.
+        They change when a candidate is shown to be far faster.
         """
         if sample.phase in COMPARING:
             return any(sample is one for pairs in self.comparisons() for _, one in pairs)
@@ -77,8 +77,8 @@ class Run:
     def comparisons(self) -> list[list[tuple[Sample, Sample]]]:
         """All comparisons in order, each as its pairs (candidate, incumbent) as last measured.
 
-        Two rows hold several pairs, those up to a look. Older logs have two rows a pair, and those
-        of one that was disturbed twice.
+        Two rows hold several pairs, those up to a look. Older logs have two rows per pair, and also
+        hold a disturbed pair twice.
         """
         found: list[dict[int, list[Sample]]] = []
         number, is_behind = 0, False
@@ -100,7 +100,7 @@ class Run:
     def pairs(self) -> list[tuple[Sample, Sample]]:
         """The pairs (candidate, incumbent) of the comparison that decided.
 
-        That is the one that led to the settings adopted, or else the last one.
+        That is the one that led to the adopted settings, or else the last one.
         """
         comparisons = self.comparisons()
         if self.adopted and self.final is not None:
@@ -116,7 +116,7 @@ def read(path: str | Path) -> list[Run]:
     Raises ValueError naming the file and what is wrong with it, OSError if it cannot be opened.
     """
     rows = log.read(path)
-    # Blank in every row: a setting that such a job does not have (NCCL's without NCCL).
+    # Blank in every row: this job does not have the setting (NCCL's without NCCL).
     known = [name for name in SETTINGS if any(row.get(name) for row in rows)]
     runs = [Run()]
     for at, row in enumerate(rows, start=1):
@@ -138,11 +138,11 @@ def read(path: str | Path) -> list[Run]:
 
 
 def gains(run: Run) -> list[tuple[Sample, float, float]]:
-    """Every measured sample with its log cost against the start's around it, and the error.
+    """Every measured sample with its log cost relative to the start's around it, and the error.
 
-    The start's level is taken at the sample's place in time, so that drift cancels: samples of a
-    round, whose visits took turns, are at the place of the incumbent's. Horovod never measures the
-    start again, so its first sample is the level throughout.
+    The start's level is taken at the sample's position, so that drift cancels: samples of a round,
+    whose visits alternated, have the incumbent's position. Horovod never measures the start again,
+    so its first sample is the level throughout.
     """
     measured = run.measured
     known = [one for one in measured if not run.is_candidate(one)] or measured[:1]
@@ -159,7 +159,7 @@ def gains(run: Run) -> list[tuple[Sample, float, float]]:
 
 
 def _places(measured: Sequence[Sample]) -> dict[int, int]:
-    """When each sample was taken, by its identity: its number, or that of its round's incumbent."""
+    """The position of each sample, by identity: its number, or its round's incumbent's."""
     searched = [one for one in measured if one.phase == "search"]
     in_rounds = bool(searched) and searched[0].decision == "incumbent"
     found, incumbent = {}, 0
@@ -203,7 +203,7 @@ def _is_whole(rows: list[Sample]) -> bool:
 
 
 def _in_order(number: int, rows: list[Sample]) -> tuple[Sample, Sample]:
-    # The candidate comes first in every other pair; a pair that was disturbed is there twice.
+    # The candidate comes first in every other pair; a disturbed pair appears twice.
     first, second = rows[-2:]
     return (first, second) if number % 2 else (second, first)
 
@@ -215,8 +215,8 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r}, which is no number") from None
-    # A time that is no finite number is one that nobody knows.
+        raise ValueError(f"{name} is {text!r}, which is not a number") from None
+    # A time that is not a finite number is unknown.
     return value if math.isfinite(value) else None
 
 
@@ -226,7 +226,7 @@ def _cost(sample: Sample) -> float:
 
 
 def relative_error(sample: Sample) -> float:
-    """The error of a sample's cost as a share of it, never below what clocks can tell."""
+    """The relative error of a sample's cost, never below the precision of clocks."""
     return max(5e-4, sample.error / _cost(sample))
 
 

@@ -1,8 +1,8 @@
-"""A smooth picture of what the settings do, fitted to the samples of a log.
+"""A smooth picture of the settings' effects, fitted to the samples of a log.
 
-u       a setting's place on its axis, 0 to 1: logarithmic if its values span a factor of 8
-y       log cost against the start's (`runs.gains`)
-f(u)    Gaussian process, Matérn 5/2, one length scale a setting, each sample with its own error
+u       a setting's position on its axis, 0 to 1: logarithmic if its values span a factor of 8
+y       log cost relative to the start's (`runs.gains`)
+f(u)    Gaussian process, Matérn 5/2, one length scale per setting, each sample with its own error
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 LEAST_SAMPLES = 5
 LOG_SPAN = 8.0
-ZERO_STEP = 4.0  # zero lies this factor below the least value above it on a logarithmic axis
+ZERO_STEP = 4.0  # on a logarithmic axis, zero is this factor below the least positive value
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting's axis over the values that were tried."""
+    """One setting's axis over the tried values."""
 
     name: str
     values: tuple[float, ...]
@@ -35,12 +35,12 @@ class Axis:
         return bool(above) and max(above) / min(above) >= LOG_SPAN and min(self.values) >= 0
 
     def place(self, value: float) -> float:
-        """The coordinate of a value; 0 and 1 are the least and the largest that were tried."""
+        """The coordinate of a value; 0 and 1 are the least and the largest tried values."""
         low, high = (self._scaled(bound) for bound in (min(self.values), max(self.values)))
         return (self._scaled(value) - low) / (high - low)
 
     def grid(self, count: int) -> list[float]:
-        """Values at even places from the least to the largest."""
+        """Evenly spaced values from the least to the largest."""
         low, high = (self._scaled(bound) for bound in (min(self.values), max(self.values)))
         places = np.linspace(low, high, count)
         if not self.is_log:
@@ -77,7 +77,7 @@ class Surface:
             kernel, alpha=np.square(errors) + 1e-10, normalize_y=True, random_state=0
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a length scale at its bound is an answer
+            warnings.simplefilter("ignore")  # a length scale at its bound is acceptable
             self._model.fit(self._points(settings), np.asarray(y))
 
     def influence(self) -> dict[str, float]:

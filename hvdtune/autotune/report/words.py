@@ -1,4 +1,4 @@
-"""What tuning tells a person at its end: what changed, what it cost, how to have it again."""
+"""Tuning's final report for a person: the changes, their cost, how to get them again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvdtune.settings.knobs import KNOBS, size_words, to_text
 
 
 def changes(start: Mapping[str, Value], values: Mapping[str, Value]) -> str:
-    """What is different, in words: `HOROVOD_CYCLE_TIME 1 ms → 0.31 ms, …`; "" if nothing is."""
+    """The differences in words: `HOROVOD_CYCLE_TIME 1 ms → 0.31 ms, …`; "" if there are none."""
     return ", ".join(
         f"{KNOBS[key].env} {value_words(key, start[key])} → {value_words(key, value)}"
         for key, value in values.items()
@@ -37,7 +37,7 @@ def as_environment(values: Mapping[str, Value]) -> dict[str, str]:
 def as_flags(values: Mapping[str, Value]) -> list[str]:
     """The flags of `hvdtune run` that fix these settings, as words.
 
-    Settings that have no flag are left out: `as_environment` has them all.
+    Settings without a flag are left out: `as_environment` has them all.
     """
     words: list[str] = []
     for key, value in values.items():
@@ -69,7 +69,7 @@ def as_yaml(values: Mapping[str, Value]) -> str:
 
 
 def without_way(values: Mapping[str, Value], form: str) -> list[str]:
-    """Keys of the settings that "flags" or "yaml" cannot carry."""
+    """Keys of the settings that "flags" or "yaml" cannot express."""
     return [
         key
         for key in values
@@ -89,11 +89,11 @@ def sentence(
     unsure: float | None = None,
     pins: Mapping[str, str] | None = None,
 ) -> str:
-    """One sentence about the whole matter.
+    """One sentence about the whole result.
 
-    `ended`: why tuning did not come to its end, if it did not. `elsewhere`: what `hvdtune tune` has
-    found for settings that a running job cannot change, as (in force, found) by key. `unsure`: the
-    margin, as a share, that was too wide for the outcome to be remembered.
+    `ended`: why tuning did not reach its end, if so. `elsewhere`: settings that `hvdtune tune` has
+    found but that a running job cannot change, as (in force, found) by key. `unsure`: the margin,
+    as a share, that was too wide to remember the outcome.
     """
     text = verdict
     if origin:
@@ -104,7 +104,7 @@ def sentence(
         now = {key: one for key, (one, _) in elsewhere.items()}
         found = {key: one for key, (_, one) in elsewhere.items()}
         words = " ".join(f"{name}={value}" for name, value in as_environment(found).items())
-        text += f"; hvdtune tune has found {changes(now, found)}, for which the job has to be "
+        text += f"; hvdtune tune has found {changes(now, found)}, for which the job must be "
         text += f"started with {words}"
     text += f"; {ended}" if ended else ""
     text += f"; cost: {', '.join(cost)}" if cost else ""
@@ -117,7 +117,7 @@ def sentence(
 
 
 def _plain(value: Value, multiplier: int) -> str:
-    """A number as flags and YAML take it; bytes where it is no whole number of the flag's unit."""
+    """A number for flags and YAML; in bytes if it is not a whole number of the flag's unit."""
     if multiplier == 1:
         return str(value)
     whole, rest = divmod(int(value), multiplier)

@@ -1,4 +1,4 @@
-"""What to measure next: the space of settings, the model, the optimiser, and the tuner's course.
+"""What to measure next: the space of settings, the model, the optimiser, and the tuner.
 
 Numbers in, numbers out: no clock, no file, no engine. May know `statistics`.
 """

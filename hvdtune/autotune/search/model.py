@@ -1,19 +1,19 @@
-"""The model of the response surface: a Gaussian process in which settings mostly act separately.
+"""The model of the response surface: a Gaussian process in which settings act mostly separately.
 
     x_s      the coordinates of setting s (`space.Dimension`: one, or axis and flag)
-    k_s      Matern_5/2(x_s, x_s'; one length scale a coordinate)
+    k_s      Matern_5/2(x_s, x_s'; one length scale per coordinate)
     k        sum over s of v_s k_s, plus v_0 times the product of all k_s
     v        variance of the noise that the e_i do not explain
     f        the process: y_i = f(x_i) + noise of variance e_i^2 + v
 
-What a fusion threshold does is much the same at every chunk size, so most of what is learnt at one
-value holds at others; the product takes what does not (an additive Gaussian process of first and
-full order: Duvenaud, Nickisch, Rasmussen, Additive Gaussian Processes, 2011). Twenty points can
-teach a sum of functions of one setting each, but not a function of four. (scikit-learn's kernels
-take all columns of a point, so this sum is not one of them.)
+The effect of a fusion threshold is much the same at every chunk size, so most of what is learnt at
+one value holds at others; the product models the rest (an additive Gaussian process of first and
+full order: Duvenaud, Nickisch, Rasmussen, Additive Gaussian Processes, 2011). Twenty points are
+enough to fit a sum of functions of one setting each, but not a function of four. (scikit-learn's
+kernels use all columns of a point, so they cannot form this sum.)
 
-Variances, length scales and noise are those of greatest posterior density: each has a log-normal
-prior, since a few points leave the likelihood nearly flat in most of them.
+Variances, length scales and noise maximise the posterior density. Each has a log-normal prior,
+because with few points the likelihood is nearly flat in most of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ROOT_5 = 5.0**0.5
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted process. `groups` holds the coordinates' columns of every setting."""
+    """A fitted process. `groups` holds every setting's coordinate columns."""
 
     points: np.ndarray
     groups: Sequence[Sequence[int]]
@@ -61,7 +61,7 @@ class Model:
         return means, np.sqrt(np.maximum(left, 1e-12))
 
     def believing(self, points: np.ndarray) -> Model:
-        """The process as it would be if measurements at points (n, width) came out as expected."""
+        """The process as if measurements at points (n, width) had come out as expected."""
         expected, _ = self.predict(points)
         usual = float(np.median(self.errors))
         return _conditioned(
@@ -88,7 +88,7 @@ class Model:
 def fit(
     points: np.ndarray, y: np.ndarray, errors: np.ndarray, groups: Sequence[Sequence[int]]
 ) -> Model:
-    """The most plausible model of y (n) at points (n, width), with squared `errors` known."""
+    """The most plausible model of y (n) at points (n, width), given their squared `errors`."""
     width, count = points.shape[1], len(groups)
     squares = np.stack([np.subtract.outer(column, column) ** 2 for column in points.T])
     usual = np.log(
@@ -152,7 +152,7 @@ def _matern(distance: np.ndarray) -> np.ndarray:
 def _parts(
     squares: np.ndarray, lengths: np.ndarray, groups: Sequence[Sequence[int]]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Every k_s, and its derivative by the square of its distance, times -2."""
+    """Every k_s, and its derivative by the squared distance, times -2."""
     kernels, slopes = [], []
     for group in groups:
         far = _ROOT_5 * np.sqrt(sum(squares[at] / lengths[at] ** 2 for at in group))
@@ -169,7 +169,7 @@ def loss(
     errors: np.ndarray,
     groups: Sequence[Sequence[int]],
 ) -> tuple[float, np.ndarray]:
-    """-ln(likelihood) but for a constant, and its gradient by the logarithms `theta`."""
+    """-ln(likelihood) without a constant, and its gradient by the logarithms `theta`."""
     count = len(groups)
     values = np.exp(theta)
     variances, lengths, noise = values[: 1 + count], values[1 + count : -1], values[-1]

@@ -1,13 +1,13 @@
-"""What has been measured, and what it says about candidates and the machine's drift.
+"""The measurements, and what they say about candidates and the machine's drift.
 
-A *visit* is a few steps with some settings; settings that are compared are visited in turns. The
+A *visit* is a few steps with some settings; the visits of settings that are compared alternate. The
 visits of the same settings in a round, or between two looks of a comparison, are one *sample*: a
 row of the log.
 
 t_i      ln(step time) of visit i
-b_k      the k-th incumbent's ln(step time) over that of the first one (b_0 = 0): what the
-         paired comparisons found when it was adopted
-level    the first incumbent's ln(step time) at a place in the sequence: a weighted mean of
+b_k      the k-th incumbent's ln(step time) minus that of the first one (b_0 = 0), from the
+         paired comparisons that led to its adoption
+level    the first incumbent's ln(step time) at a position in the sequence: a weighted mean of
          t_i - b_k over the visits of incumbents around it (`inference.level`)
 y        a candidate's t_i - level, the mean over its visits: -0.05 is 5 % faster than
          the settings the run began with
@@ -25,19 +25,19 @@ from hvdtune.autotune.statistics import inference
 from hvdtune.autotune.statistics.inference import Estimate
 from hvdtune.autotune.statistics.score import Sample
 
-# So rough is what a few steps say about an abandoned candidate.
+# The error of the few steps of an abandoned candidate.
 ABANDONED_ERROR = 0.2
-LEAST_SCATTER = 3  # visits; fewer say nothing about how much visits scatter
-LEAST_TRIMMED = 5  # visits; fewer have nothing to be trimmed
-# Few visits may agree by chance: their error is at least this share of what is known of the noise.
+LEAST_SCATTER = 3  # visits; fewer do not show how much visits scatter
+LEAST_TRIMMED = 5  # visits; fewer cannot be trimmed
+# Few visits may agree by chance: their error is at least this share of the known noise.
 LEAST_SHARE = 0.7
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings to measure. `waiting`: run them, but nothing is to be measured yet.
+    """Settings to run. `waiting`: run them, but measure nothing yet.
 
-    `visit`: for a few steps only, one of several visits that make a sample.
+    `visit`: only for a few steps, as one of several visits that make a sample.
     """
 
     phase: str
@@ -50,10 +50,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A trial and what came of it; `number` counts from 1, visits or samples.
+    """A trial and its result; `number` counts visits or samples from 1.
 
-    `baseline` is b_k of the incumbent at the time; `at_limit`: it was given up because the limit of
-    harm was reached.
+    `baseline` is b_k of the incumbent at the time; `at_limit`: it was given up because the harm
+    limit was reached.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Measurement:
 
     @property
     def is_incumbent(self) -> bool:
-        """Whether it tells how fast the incumbent is."""
+        """Whether it measures the incumbent."""
         return not self.trial.candidate and self.trial.phase != "warmup"
 
 
@@ -82,9 +82,9 @@ class Candidate:
 
 
 class Record:
-    """All visits, in order, and the candidates in the order they were first visited.
+    """All visits in order, and the candidates in the order of their first visits.
 
-    `samples` are the visits put together, as far as `close` was called.
+    `samples` are the visits combined up to the last `close`.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Record:
         self._open: list[list[Measurement]] = []
 
     def add(self, trial: Trial, sample: Sample, at_limit: bool = False) -> None:
-        """Take a visit."""
+        """Add a visit."""
         visit = Measurement(len(self.visits) + 1, trial, sample, self.baseline, at_limit)
         self.visits.append(visit)
         if trial.candidate:
@@ -107,7 +107,7 @@ class Record:
         self._open.append([visit])
 
     def close(self) -> None:
-        """Put together what was visited since the last time."""
+        """Combine the visits since the last call."""
         for visits in self._open:
             sample = together([visit.sample for visit in visits])
             assert sample is not None
@@ -116,7 +116,7 @@ class Record:
         self._open = []
 
     def adopt(self, log_gain: float) -> None:
-        """From now on there is another incumbent, faster by so much."""
+        """Start a new incumbent, which is faster by this much."""
         self.baseline -= log_gain
 
     def level(self, position: float) -> Estimate:
@@ -131,7 +131,7 @@ class Record:
         )
 
     def usual(self) -> Estimate:
-        """ln(step time) that the present incumbent would have in the next visit."""
+        """The ln(step time) that the present incumbent would have in the next visit."""
         level = self.level(len(self.visits) + 1)
         return Estimate(level.value + self.baseline, level.error)
 
@@ -140,7 +140,7 @@ class Record:
         return inference.noise_between([one.log_time - one.baseline for one in self._incumbents()])
 
     def usual_error(self) -> float:
-        """The relative error that a visit of an incumbent usually has."""
+        """The usual relative error of an incumbent's visit."""
         return statistics.median(one.sample.relative_error for one in self._incumbents())
 
     def observe(self, candidate: Candidate) -> tuple[float, float]:
@@ -164,7 +164,7 @@ class Record:
         return mean, 1 / math.sqrt(total)
 
     def of(self, values: Values) -> Sequence[Sample]:
-        """The samples taken of these settings; not those thrown away."""
+        """The samples of these settings, without those thrown away."""
         return [
             one.sample
             for one in self.samples
@@ -187,7 +187,7 @@ class Record:
 
 
 def together(samples: Sequence[Sample]) -> Sample | None:
-    """Several samples of the same settings as one: means, and the mean's standard error."""
+    """Several samples of the same settings as one: means, with the mean's standard error."""
     if not samples:
         return None
     count = len(samples)

@@ -1,10 +1,10 @@
-"""Where to measure next: Bayesian optimisation with scikit-optimize, numbers in, numbers out.
+"""Where to measure next: Bayesian optimisation with scikit-optimize, from numbers to numbers.
 
     x_i      point i of the unit cube (`space.encode`), i = 1 … n
     y_i      ln(step time at x_i / step time of the incumbent): -0.05 is five per cent faster
     e_i      standard error of y_i
     z_i      y_i warped: min y + c ln(1 + (y_i - min y) / c); the same order and, near the best,
-             the same distances, but how bad a bad point is no longer shapes the model
+             the same distances, but the badness of bad points does not shape the model
     s        scale of z: its standard deviation, at least LEAST_SCALE
     f        the Gaussian process (`model`): z_i / s = f(x_i) + noise of variance
              (e_i z'(y_i) / s)^2 + v, v fitted
@@ -13,7 +13,7 @@
 
 The best so far is the *model's* best, not the luckiest measurement (Letham et al., Constrained
 Bayesian Optimization with Noisy Experiments, 2019). EI is maximised over Halton points and over
-neighbours of the best points, which serves flags and axes alike. The same arguments give the same
+neighbours of the best points, which suits both flags and axes. The same arguments give the same
 proposal.
 
 This module imports scikit-optimize, which takes over a second: only `service` and tests load it.
@@ -35,7 +35,7 @@ from hvdtune.autotune.search import model
 from hvdtune.autotune.search.space import Space
 
 LEAST_SCALE = 0.05
-LEAST_WARP = 0.05  # c: points that are much more than this above the best are merely bad
+LEAST_WARP = 0.05  # c: points that are further above the best count as merely bad
 GLOBAL_POINTS = 512
 LOCAL_POINTS = 64
 LINE_POINTS = 32
@@ -57,11 +57,11 @@ class Observation:
 
 @dataclass(frozen=True)
 class Problem:
-    """What to propose for.
+    """The input for a proposal.
 
-    `observations` hold the settings the run began with (y = 0) first; `incumbent` is the place of
-    those that are compared with now, which need not be proposed. `noise` is a standard deviation in
-    units of s that is added to every observation's own error (Horovod's knob; 0: none).
+    The first of the `observations` has the settings that the run began with (y = 0). `incumbent` is
+    the point of the current reference settings, which is never proposed. `noise` is a standard
+    deviation in units of s that is added to every observation's error (Horovod's knob; 0: none).
     """
 
     space: Space
@@ -89,11 +89,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The next point to measure, and what the model thinks.
+    """The next point to measure, and the model's opinion.
 
     `expected_gain` is EI, in units of y (0.01: one per cent of a step). `means` and `deviations`
-    are the posterior at the observations, in their order. `length_scales` has one entry a
-    coordinate; `noise` is the standard deviation, in units of y, that errors do not explain.
+    are the posterior at the observations, in their order. `length_scales` has one entry per
+    coordinate; `noise` is the standard deviation, in units of y, that the errors do not explain.
     """
 
     points: tuple[tuple[float, ...], ...]
@@ -113,7 +113,7 @@ def propose(problem: Problem) -> Proposal:
 
     Raises ValueError if there are fewer than two observations or one is not finite.
     """
-    # The matrices are small: several threads would spend their time waiting for one another.
+    # The matrices are small: several threads would mostly wait for each other.
     with _THREADS.limit(limits=1):
         return _propose(problem)
 
@@ -163,7 +163,7 @@ class _Warp:
 
     @classmethod
     def around(cls, y: np.ndarray, errors: np.ndarray) -> _Warp:
-        # Wider than the noise, or the warp would bend noise into bias.
+        # Wider than the noise, because otherwise the warp would turn noise into bias.
         return cls(float(y.min()), max(LEAST_WARP, 3 * float(np.median(errors))))
 
     def apply(self, y: np.ndarray) -> np.ndarray:
@@ -182,10 +182,10 @@ def _even_points(width: int) -> np.ndarray:
 
 
 def _candidates(problem: Problem, points: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Points to choose from: the cube evenly, and what is near the best points.
+    """Points to choose from: even points of the cube, and points near the best ones.
 
-    Near are small moves of all coordinates, moves of one setting over all of its range, and
-    settings taken from one and another of the better points.
+    Near points are small moves of all coordinates, moves of one setting over its whole range, and
+    combinations of settings from several of the better points.
     """
     rng = np.random.default_rng([problem.seed, len(points)])
     space = problem.space
@@ -197,7 +197,7 @@ def _candidates(problem: Problem, points: np.ndarray, means: np.ndarray) -> np.n
     blocks = [even]
     for centre in best:
         for spread in LOCAL_WIDTHS:
-            # A neighbour of a point keeps its flags, so that each side is searched finely too.
+            # A neighbour of a point keeps its flags, so that both sides are also searched finely.
             blocks.append(centre + spread * axes * rng.standard_normal((LOCAL_POINTS, space.width)))
         for group in space.groups:
             moved = np.repeat(centre[None], LINE_POINTS, axis=0)
@@ -218,9 +218,9 @@ def _most_improving(
     points: np.ndarray,
     best_mean: float,
 ) -> tuple[tuple[float, ...], float]:
-    """The candidate of highest EI as settings will be rounded, and its EI in units of s.
+    """The candidate of highest EI after rounding to settings, and its EI in units of s.
 
-    Points on the incumbent are passed over: it is measured between candidates anyway.
+    Points at the incumbent are skipped: it is measured between candidates anyway.
     """
     gains = gaussian_ei(candidates, fitted, y_opt=best_mean, xi=0.0)
     for at in np.argsort(-gains):

@@ -1,4 +1,4 @@
-"""What the tuner asks the optimiser, and what comes back."""
+"""The tuner's question for the optimiser, and the answer."""
 
 from __future__ import annotations
 

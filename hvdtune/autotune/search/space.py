@@ -1,12 +1,12 @@
-"""What the tuner may move, and how settings become points of a unit cube.
+"""The settings that the tuner may move, and how they become points of a unit cube.
 
 A dimension is one setting. On a logarithmic axis from `low` to `high` a value v has the coordinate
-ln(v / low) / ln(high / low), so equal distances are equal ratios. Zero needs care there:
+ln(v / low) / ln(high / low), so equal distances are equal ratios. Zero needs special treatment:
 
     zero     meaning                          coordinates
     none     zero is not a value              (axis)
-    off      the end of the axis, and another (axis, flag); the flag is 1 for zero, else 0, and zero
-             way of working                   sits at the low end
+    off      the end of the axis, and a new   (axis, flag); the flag is 1 for zero, else 0, and zero
+             mode of operation                sits at the low end
     auto     "the engine chooses", no order   (axis, flag); zero sits in the middle
 
 The flag lets a model learn a jump: without fusion, steps may take twice as long as with the least
@@ -15,8 +15,8 @@ threshold.
 A setting outside its range (a user's cycle time of 100 ms) keeps a coordinate outside [0, 1]: it
 can be measured and modelled, but is never proposed.
 
-No batch has more bytes than a step. So once these are known, axes of sizes end there, and all
-larger values are one and the same point (`Space.within`).
+No batch has more bytes than a step. So once a step's bytes are known, axes of sizes end there, and
+all larger values are the same point (`Space.within`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import Any
 from hvdtune.settings.knobs import KNOBS, Knob, Settings
 
 OFF_CELL = 1 / 16  # the share of the cube that means "off"
-RARE = 64  # equal batches of a step; what acts only on shorter ones than these hardly ever does
-_SIZE_QUANTUM = 4096  # bytes; a page, so that a proposed size is a number people can read
+RARE = 64  # equal batches of a step; a setting that acts only on shorter ones hardly ever acts
+_SIZE_QUANTUM = 4096  # bytes; a page, so that proposed sizes are readable numbers
 
 Value = float | int | bool
 Values = dict[str, Value]
@@ -49,24 +49,24 @@ class Dimension:
     high: float
     zero: str = "none"  # "none", "off" or "auto"
     quantum: int = 0  # values are whole multiples of it; 0: any number, three significant digits
-    at_most: str = ""  # the key of another setting, whose value this one's never exceeds, unless 0
-    first: float | None = None  # tried before other values of its third of the axis
+    at_most: str = ""  # the key of another setting that bounds this one, unless that is 0
+    first: float | None = None  # the first value to try in its third of the axis
     acts_on: str = ""  # see `settings.values.Knob`
-    saturates: bool = False  # above `high` all values do the same
+    saturates: bool = False  # all values above `high` have the same effect
 
     @property
     def width(self) -> int:
-        """How many coordinates of the cube the setting takes."""
+        """How many coordinates of the cube the setting needs."""
         return 1 if self.zero == "none" else 2
 
     @property
     def zero_at(self) -> float:
-        """Where on its axis zero sits, if it has a flag."""
+        """The position of zero on the axis, if it has a flag."""
         return 0.5 if self.zero == "auto" else 0.0
 
     @property
     def flag_from(self) -> float:
-        """From where on the flag's coordinate means zero."""
+        """The flag's coordinate from which on it means zero."""
         return 0.5 if self.zero == "auto" else 1 - OFF_CELL
 
     def encode(self, value: Value) -> Point:
@@ -78,7 +78,7 @@ class Dimension:
         return (self.zero_at, 1.0) if value == 0 else (self._axis(float(value)), 0.0)
 
     def decode(self, point: Sequence[float]) -> Value:
-        """The value at coordinates; those outside the cube are taken to its surface."""
+        """The value at coordinates; those outside the cube are moved to its surface."""
         position = min(1.0, max(0.0, point[0]))
         if self.scale == "boolean":
             return position >= 0.5
@@ -89,14 +89,14 @@ class Dimension:
     def _axis(self, value: float) -> float:
         if self.scale == "linear":
             return (value - self.low) / (self.high - self.low)
-        # A thousandth of the range's low end stands for zero where zero is not a value.
+        # If zero is not a value, a thousandth of the range's low end stands for it.
         value = max(value, self.low / 1000)
         if self.saturates:
             value = min(value, self.high)
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def within(self, step_bytes: float) -> Dimension | None:
-        """What of it acts on steps of so many bytes; None: nothing of it."""
+        """The part of it that acts on steps of this many bytes; None: no part."""
         if not self.acts_on or step_bytes <= 0:
             return self
         if self.acts_on == "shorter" and self.high * RARE < step_bytes:
@@ -137,7 +137,7 @@ class Space:
         """The kind of every coordinate.
 
         "axis": any number; "flag": 0 or 1; "auto" and "off": 0 or 1, and at 1 the coordinate before
-        it means nothing and is `Dimension.zero_at`.
+        has no meaning and is `Dimension.zero_at`.
         """
         kinds: list[str] = []
         for dimension in self.dimensions:
@@ -148,7 +148,7 @@ class Space:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The coordinates' numbers of every setting."""
+        """Every setting's coordinates, by number."""
         found: list[list[int]] = []
         at = 0
         for dimension in self.dimensions:
@@ -157,7 +157,7 @@ class Space:
         return found
 
     def settled(self, points: Any) -> Any:
-        """Any points (n, width) of the cube as those that settings have: flags 0 or 1."""
+        """The valid points for any points (n, width) of the cube: flags become 0 or 1."""
         found = points.clip(0.0, 1.0)
         for dimension, group in zip(self.dimensions, self.groups, strict=True):
             if dimension.scale == "boolean":
@@ -187,7 +187,7 @@ class Space:
         return self.allowed(values)
 
     def allowed(self, values: Values) -> Values:
-        """The same, with what exceeds another setting's value (`at_most`) lowered to it."""
+        """The same, with values that exceed another setting's value (`at_most`) lowered to it."""
         found = dict(values)
         for dimension in self.dimensions:
             most = found.get(dimension.at_most, 0)
@@ -196,17 +196,17 @@ class Space:
         return found
 
     def within(self, step_bytes: float) -> Space:
-        """The part of it that acts on steps of so many bytes; all of it if nothing does."""
+        """The part of it that acts on steps of this many bytes; all of it if nothing does."""
         found = [dimension.within(step_bytes) for dimension in self.dimensions]
         return Space(tuple(one for one in found if one is not None) or self.dimensions)
 
     def probes(self, centre: Mapping[str, Value], cells: int, seed: int) -> list[Values]:
-        """Changes of one setting each, as {key: value}: what does each do by itself?
+        """Changes of one setting each, as {key: value}, to find out what each does by itself.
 
-        Every axis is cut into so many equal cells; a value is taken at random from the middle half
-        of each but the cell in which the centre lies: at first `first` of the dimension, if it has
-        one, then from the middle outwards. A flag is turned over. They come in rounds: one value of
-        every setting, then the next of every setting.
+        Every axis is cut into this many equal cells. A random value from the middle half of each
+        cell is taken, except the cell that contains the centre: first the dimension's `first`, if
+        it has one, then from the middle outwards. A flag is flipped. They are ordered in rounds:
+        one value of every setting, then the next value of every setting.
         """
         rng = random.Random(seed)
         rounds: list[list[Values]] = []
@@ -247,9 +247,9 @@ def _values_beside(
 
 
 def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] = KNOBS) -> Space:
-    """The space of a run: tunable, able to act here, and not fixed by the user.
+    """The space of a run: settings that are tunable, can act here, and are not fixed by the user.
 
-    `can_act` holds the keys that the engine can change while it runs.
+    `can_act` holds the keys that the engine can change while running.
     """
     able = set(can_act)
     found = (
@@ -261,7 +261,7 @@ def build(settings: Settings, can_act: Iterable[str], knobs: Mapping[str, Knob] 
 
 
 def _within_fixed(dimension: Dimension, settings: Settings, knobs: Mapping[str, Knob]) -> Dimension:
-    """The dimension without what settings that the user has fixed leave no room for."""
+    """The dimension, limited by settings that the user has fixed."""
     low, high = dimension.low, dimension.high
     for other in knobs.values():
         bound = getattr(settings, other.key) if settings.is_fixed(other.key) else 0
@@ -286,7 +286,7 @@ def _dimension(knob: Knob) -> Dimension:
     if knob.zero_is_auto:
         zero = "auto"
     else:
-        # A size of zero switches something off; a time of zero is just a short time.
+        # A size of zero switches something off; a time of zero is only a short time.
         zero = "off" if knob.kind == "size" and knob.minimum == 0 else "none"
     quantum = {"size": _SIZE_QUANTUM, "int": 1}.get(knob.kind, 0)
     return Dimension(

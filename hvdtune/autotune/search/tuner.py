@@ -1,29 +1,29 @@
-"""The course of tuning, as a state machine: samples in, the next settings to measure out.
+"""The course of tuning as a state machine: takes samples, returns the next settings to measure.
 
     warm-up     the current settings; samples are thrown away
-    baseline    the current settings, the *incumbent*: what every candidate is compared with. What
-                cannot act on steps of so many bytes is left out of the search (`Space.within`)
-    verify      settings remembered from an earlier run, if there are any, against the incumbent as
-                in `confirm`; the search is left out unless they are shown to be no faster
-    search      rounds: up to ROUND candidates and the incumbent take turns, a few steps each, so
-                that what disturbs the machine meets all of them. A candidate takes part until
-                another one is better for sure, or it is known well enough. Candidates: the shipped
+    baseline    the current settings, the *incumbent*, with which every candidate is compared.
+                Settings that cannot act on steps of this size leave the search (`Space.within`)
+    verify      settings remembered from an earlier run, if any, against the incumbent as in
+                `confirm`; there is no search unless they are shown to be no faster
+    search      rounds: up to ROUND candidates and the incumbent alternate, a few steps each, so
+                that disturbances of the machine affect all of them. A candidate stays until
+                another one is surely better, or it is known well enough. Candidates: the shipped
                 defaults, alone; probes of one setting each; then the optimiser's
     confirm     the best candidate (by the model's mean, not by its luckiest visits) against the
                 incumbent on fresh visits, in the order C I I C, C I I C … (`comparison`)
     finished    the candidate if it is faster by more than the noise, else the incumbent
 
-A candidate that is faster by far (PROMOTE_GAIN) is confirmed at once and is the incumbent from then
-on: a run that began with bad settings need not go on with them while better ones are refined.
+A candidate that is far faster (PROMOTE_GAIN) is confirmed at once and becomes the incumbent: so a
+run that began with bad settings does not keep them while better ones are refined.
 
-Turns are short since the step times of real machines wander: the mean of many steps in a row is
-hardly better known than that of a few, but the difference of neighbours is.
+Turns are short because step times of real machines drift: the mean of many steps in a row is hardly
+more precise than that of a few, but the difference of neighbours is.
 
-The law: what the user had is only left for something shown to be faster at the stated confidence.
-A candidate that is clearly bad is abandoned after a few steps, and the search ends when bad
+The rule: the user's settings are replaced only by settings shown to be faster at the stated
+confidence. A clearly bad candidate is abandoned after a few steps, and the search ends when bad
 candidates have cost `harm_limit_steps` steps' time in all.
 
-Nothing here reads a clock, a file or the engine; the same answers lead to the same course.
+Nothing here reads a clock, a file or the engine; the same inputs lead to the same course.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from hvdtune.autotune.statistics.score import Sample
 
 __all__ = ["Measurement", "Outcome", "Trial", "Tuner", "TunerConfig"]
 
-ROUND = 4  # candidates that take turns with the incumbent
+ROUND = 4  # candidates that alternate with the incumbent
 MOST_TURNS = 10
 LEAST_TURNS = 2  # before a candidate is left behind or promoted
-ASK_BEHIND = 2  # turns of a round; then the model is asked for the next one's candidates
-LEFT_BEHIND = 1.5  # standard errors; a candidate so much worse than the best has no further turns
-PRECISE = 0.003  # a candidate known to this has no further turns either
+ASK_BEHIND = 2  # turns of a round, after which the model is asked for the next candidates
+LEFT_BEHIND = 1.5  # standard errors; a candidate this much worse than the best gets no more turns
+PRECISE = 0.003  # nor does a candidate known this precisely
 CANDIDATES = 0.6  # of `max_samples`; the rest is for the incumbent and the comparison
 PROBES = 0.5  # of the candidates; the rest is for the model
-PROBE_CELLS = 3  # of an axis; a probe lies in each but the incumbent's
-LEADS = 2.0  # standard errors; the probes of a round are changes of a candidate so much better
-WORTH = 0.25  # of the gain that a comparison would find half of the time: less ends the search
-COMPARABLE = LOOKS[0] + REPEATS  # with fewer pairs there is none that could end
-PROMOTE_GAIN = 0.1  # seen so much faster, by three standard errors: confirmed at once
+PROBE_CELLS = 3  # of an axis; each gets a probe, except the incumbent's
+LEADS = 2.0  # standard errors; a candidate this much better is the base of a round's probes
+WORTH = 0.25  # of the gain that a comparison would find half of the time: below it the search ends
+COMPARABLE = LOOKS[0] + REPEATS  # with fewer pairs, no comparison could end
+PROMOTE_GAIN = 0.1  # faster by this much and three standard errors: confirmed at once
 PROMOTE_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
 class TunerConfig:
-    """How long to look and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
+    """How long to search and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
-    Some `max_samples` are taken from the search on, CANDIDATES of them of candidates.
-    `max_pairs` is for all comparisons of a run together, pairs that are measured again included.
+    From the search on, about `max_samples` are taken, a share CANDIDATES of them of candidates.
+    `max_pairs` is for all comparisons of a run together, including pairs that are measured again.
     """
 
     warmup_samples: int = 3
@@ -79,7 +79,7 @@ class TunerConfig:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `gain` is the share of the step time saved by the best candidate."""
+    """The result. `gain` is the share of the step time that the best candidate saves."""
 
     values: Values
     adopted: bool
@@ -91,7 +91,7 @@ class Outcome:
 
 @dataclass
 class _Best:
-    """The candidate that goes into the confirmation, and the model's opinion of it."""
+    """The candidate for the confirmation, and the model's opinion of it."""
 
     values: Values
     gain: float
@@ -106,8 +106,8 @@ class Tuner:
     """Decides what to measure next. Not thread-safe.
 
     Measure `trial`'s settings and call `report` with the sample; pass `take_request`'s questions
-    to the optimiser and its answers to `offer`. While `trial` is `waiting`, only `offer` moves on.
-    `outcome` has the values to keep. A space without dimensions leaves nothing but `abort`.
+    to the optimiser and its answers to `offer`. While `trial` is `waiting`, only `offer` advances.
+    `outcome` has the final values. If the space has no dimensions, only `abort` can be called.
     """
 
     def __init__(
@@ -159,22 +159,22 @@ class Tuner:
 
     @property
     def harm_steps(self) -> float:
-        """What slow candidates have cost so far, in steps' time of the incumbent."""
+        """What slow candidates have cost so far, in units of the incumbent's step time."""
         return self._harm.steps
 
     @property
     def at_limit(self) -> bool:
-        """Whether the last candidate given up was so at the limit of harm, not as slower."""
+        """Whether the last candidate was given up because of the harm limit, not for being slow."""
         return self._harm.at_limit
 
     def recall(self, values: Values) -> None:
-        """Settings an earlier run found best: verified behind the baseline, before any search."""
+        """Set an earlier run's best settings: verified after the baseline, before any search."""
         self._recalled = {key: values[key] for key in self._space.keys}
 
     def report(self, sample: Sample) -> Sequence[Measurement]:
-        """The sample of the current trial; `trial` is the next one.
+        """Take the sample of the current trial; `trial` is then the next one.
 
-        Returns the samples that are complete with it, numbered: none while visits are to follow.
+        Returns the samples that this completes, numbered; none if further visits must follow.
         """
         if self._trial is None or self._trial.waiting:
             raise RuntimeError("there is no trial to report a sample for")
@@ -188,7 +188,7 @@ class Tuner:
         return self._untold()
 
     def rest(self) -> Sequence[Measurement]:
-        """Samples that were not returned before, made of the visits so far if need be."""
+        """Samples that were not returned before; combines the remaining visits."""
         self._record.close()
         return self._untold()
 
@@ -202,7 +202,7 @@ class Tuner:
         return request
 
     def offer(self, answer: Answer) -> None:
-        """The optimiser's answer to the last request. One that is too late is passed over."""
+        """Take the optimiser's answer to the last request. A late answer is ignored."""
         if not self._is_posed:
             return
         self._answer = answer
@@ -212,7 +212,7 @@ class Tuner:
     def hopeless(self, seen_ns: Sequence[int], sample: Sample | None) -> bool:
         """Whether the current candidate is so bad that it need not be measured to the end.
 
-        `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
+        `seen_ns` are the steps since the change that ran entirely under it, `sample` is made of
         those that count so far.
         """
         if self._trial is None or not self._trial.candidate:
@@ -222,20 +222,20 @@ class Tuner:
 
     @property
     def needs_model(self) -> bool:
-        """Whether there is nothing to conclude with if the optimiser cannot be asked any more."""
+        """Whether tuning cannot reach a conclusion if the optimiser stops answering."""
         is_compared = self._trial is not None and self._trial.phase in ("verify", "confirm")
         return self._hurry is None and self.outcome is None and not is_compared
 
     def end_search(self, reason: str) -> None:
-        """Measure no further candidates; the best so far is compared as usual."""
+        """Measure no further candidates; the best so far is still compared."""
         self._hurry = reason
 
     def waited(self) -> bool:
         """A sample's steps have passed while the tuner was `waiting` for the optimiser.
 
-        If the search is to end, that was long enough: the measurements have to do, without a model.
-        On a machine whose CPUs are all busy an answer may take longer than all the rest.
-        True: it was long enough, and no model is needed any more.
+        If the search must end, that was long enough: the measurements must suffice, without a
+        model. If all CPUs are busy, an answer may take longer than everything else. Returns True if
+        it was long enough and no model is needed any more.
         """
         if self._hurry is None or self._trial is None or not self._trial.waiting:
             return False
@@ -251,7 +251,7 @@ class Tuner:
         self._trial = None
         self._keep(f"kept the current settings: {reason}")
 
-    # -- the course --
+    # -- the states --
 
     def _run(self) -> _Course:
         for left in range(self._config.warmup_samples - 1, -1, -1):
@@ -291,7 +291,7 @@ class Tuner:
         self._record.close()
 
     def _search(self) -> _Compared:
-        """Measure candidates, until one is promoted (True: go on) or to the end of the search."""
+        """Measure candidates until one is promoted (True: go on) or the search ends."""
         while self._tried < self._candidates:
             if self._hurry is not None or self._pairs_left() < COMPARABLE:
                 self._search_end = self._hurry or self._too_few_pairs()
@@ -299,7 +299,7 @@ class Tuner:
             if self._harm.ends_search:
                 self._search_end = (
                     f"slow candidates had cost {self._harm.steps:.0f} steps' time "
-                    f"of the {self._harm.limit:.0f} that they may"
+                    f"of the {self._harm.limit:.0f} allowed"
                 )
                 return False
             racing = self._next_queued()
@@ -322,14 +322,14 @@ class Tuner:
                 if (yield from self._compare(far_better, "confirm")):
                     return True
                 if not self._findings:
-                    self.outcome = None  # it was about this candidate alone
+                    self.outcome = None  # it was only about this candidate
         return False
 
     def _round(self, racing: list[Values]) -> Generator[Trial, Sample | None, Values | None]:
-        """Let candidates take turns with the incumbent; one that is far better, at once.
+        """Alternate candidates with the incumbent; promote a far better one at once.
 
-        A candidate is left out of further turns when it was given up, when another one is better
-        for sure, and when it is known well enough.
+        A candidate gets no further turns if it was given up, if another one is surely better, or if
+        it is known well enough.
         """
         incumbent = Trial("search", self._incumbent, note="incumbent", visit=True)
         yield incumbent
@@ -358,7 +358,7 @@ class Tuner:
         return None
 
     def _still_open(self, racing: list[Values]) -> list[Values]:
-        """Those that are worth further turns."""
+        """The candidates that are worth further turns."""
         best, best_error = self._record.baseline, 0.0
         for candidate in self._record.candidates:
             y, error = self._record.observe(candidate)
@@ -390,9 +390,9 @@ class Tuner:
         return self._record.baseline - y > PROMOTE_GAIN + PROMOTE_ERRORS * error
 
     def _compare(self, values: Values, phase: str) -> _Compared:
-        """Compare with the incumbent in fresh pairs of visits; True: these are the incumbent now.
+        """Compare with the incumbent in fresh pairs of visits; True: these are the new incumbent.
 
-        Where too few pairs are left for that, the incumbent stays.
+        If too few pairs are left for that, the incumbent stays.
         """
         if self._pairs_left() < COMPARABLE:
             self._keep(f"no comparison: {self._too_few_pairs()}")
@@ -438,7 +438,7 @@ class Tuner:
         return finding.faster
 
     def _is_refuted(self) -> bool:
-        """Whether the comparison that has just ended showed its candidate to be no faster."""
+        """Whether the last comparison showed its candidate to be no faster."""
         found = self.outcome
         assert found is not None
         if found.adopted:
@@ -458,7 +458,7 @@ class Tuner:
         self._request, self._is_posed = self._question(max(1, min(ROUND, left))), True
 
     def _ask(self, anew: bool = False) -> Generator[Trial, Sample | None, Answer]:
-        """The model's answer; `anew`: one that knows all visits."""
+        """The model's answer; `anew`: one that includes all visits."""
         while True:
             if not self._is_posed:
                 self._pose()
@@ -483,18 +483,18 @@ class Tuner:
             self._record.close()
             self._trial = None
 
-    # -- what is known --
+    # -- knowledge --
 
     def _first_candidates(self) -> list[Values]:
-        """What is tried before the model is asked, which needs one of them at least.
+        """The candidates before the model is asked, which needs at least one of them.
 
-        Probes tell what each setting does alone; they are changes of the best at that time.
+        Probes show the effect of each setting alone; each changes the best settings at that time.
         """
         most = max(1, int(PROBES * self._candidates))
         return self._space.probes(self._incumbent, PROBE_CELLS, self._config.seed)[:most]
 
     def _next_queued(self) -> list[Values]:
-        """The next round's candidates; the defaults alone where the run began with others."""
+        """The next round's candidates; the defaults alone if the run began with other settings."""
         if self._defaults != self._start and self._record.find(self._defaults) is None:
             return [self._defaults]
         if self._queue is None:
@@ -510,7 +510,7 @@ class Tuner:
         return found
 
     def _leader(self) -> Values:
-        """The quickest that was measured, if it is surely quicker; else the incumbent."""
+        """The fastest that was measured, if it is surely faster; else the incumbent."""
         best, values = 0.0, self._incumbent
         for candidate in self._record.candidates:
             y, error = self._record.observe(candidate)
@@ -538,7 +538,7 @@ class Tuner:
         return max(self._offered(answer), key=lambda best: best.gain, default=None)
 
     def _offered(self, answer: Answer) -> list[_Best]:
-        # means[0] is the first incumbent's; candidates follow in the order they were asked in.
+        # means[0] is the first incumbent's; candidates follow in the order of the question.
         asked = zip(self._record.candidates, answer.means[1:], answer.deviations[1:], strict=True)
         return [
             _Best(candidate.values, 1 - math.exp(mean - self._record.baseline), deviation)
@@ -555,7 +555,7 @@ class Tuner:
         self._keep("")
 
     def _keep(self, verdict: str, gain: float | None = None, margin: float | None = None) -> None:
-        """The outcome: the present incumbent stays, which may have been adopted before."""
+        """End with the present incumbent, which may have been adopted before."""
         if self._findings:
             gains, margins = zip(*((one.gain, one.margin) for one in self._findings), strict=True)
             gain, margin = as_shares(sum(gains), math.hypot(*margins), faster=True)

@@ -1,16 +1,16 @@
-"""The job's end of offline tuning: tells `hvdtune tune` the steps, and puts settings into force.
+"""The job's end of offline tuning: reports steps to `hvdtune tune`, and applies settings.
 
 The driver (`offline.RemoteEngine`) listens on a Unix socket; the agent on rank 0 connects when the
-engine is up. The socket has a name instead of a path (Linux calls it abstract): no folder's name is
-too long for it, and nothing is left behind. One JSON object a line:
+engine is up. The socket has an abstract name (a Linux feature) instead of a path: no folder's name
+is too long for it, and nothing is left behind. Messages are JSON objects, one per line:
 
-    agent → driver   {"settings": {key: value}}                     first, what is in force
-                     {"more": {key: value}}                         what can act only now
+    agent → driver   {"settings": {key: value}}                     first: the settings in force
+                     {"more": {key: value}}                         settings that can act only now
                      {"steps": [[duration_ns, bytes, tensors, number, named], …], "gpus": bool}
                      {"error": "…"}                                 a change was refused
     driver → agent   {"apply": {key: value}, "number": n}
 
-`number` is that of the last `apply` which a step ran under, -1 before the first; `gpus` is whether
+`number` is that of the last `apply` under which a step ran, -1 before the first; `gpus` is whether
 rank 0 uses GPUs.
 """
 
@@ -28,18 +28,18 @@ from typing import Any, Protocol
 from hvdtune.autotune.search.space import Value
 
 READ_TIMEOUT_S = 0.05
-# A look takes half a millisecond of rank 0's time, which is missing in short steps.
+# A check takes half a millisecond of rank 0's time, which matters in short steps.
 BETWEEN_LOOKS_S = 0.05
-ABSTRACT = "@"  # stands in a variable for the zero byte that such a name begins with
+ABSTRACT = "@"  # stands for the zero byte with which an abstract name begins
 
 
 def address_of(name: str) -> str:
-    """The socket's address for what HVDTUNE_AUTOTUNE_DRIVER holds."""
+    """The socket's address for a value of HVDTUNE_AUTOTUNE_DRIVER."""
     return "\0" + name[1:] if name.startswith(ABSTRACT) else name
 
 
 class Step(Protocol):
-    """What the driver is told about a step."""
+    """What the driver must know about a step."""
 
     duration_ns: int
     bytes: int
@@ -59,17 +59,17 @@ class Engine(Protocol):
         """The steps since the last call; waits for one, at most `timeout_s` seconds."""
 
     def apply(self, values: Mapping[str, Value]) -> int:
-        """Put settings into force on all ranks; the number of the epoch they begin."""
+        """Apply settings on all ranks; returns the number of the epoch that begins."""
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force."""
 
     def uses_gpus(self) -> bool:
-        """Whether this process has come to use GPUs."""
+        """Whether this process has begun to use GPUs."""
 
 
 class Lines:
-    """JSON objects, one a line, over a connected socket. Raises EOFError when it is closed."""
+    """JSON objects, one per line, over a connected socket. Raises EOFError if it is closed."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -84,7 +84,7 @@ class Lines:
         self._connection.sendall(json.dumps(data).encode() + b"\n")
 
     def received(self) -> list[dict[str, Any]]:
-        """The objects that have come; none if nothing has."""
+        """The objects that have arrived; none if nothing has."""
         if not select.select([self._connection], [], [], 0)[0]:
             return []
         data = self._connection.recv(1 << 16)
@@ -100,7 +100,7 @@ class Lines:
 
 
 class Agent:
-    """Serves one driver until it, or the engine, ends. `run` belongs in a thread of rank 0."""
+    """Serves one driver until it, or the engine, ends. Call `run` in a thread of rank 0."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         """Connect to the driver called `name`. Raises OSError if there is none."""
@@ -122,7 +122,7 @@ class Agent:
         self._stop.set()
 
     def run(self) -> None:
-        """Serve. Raises nothing: training goes on, whatever becomes of the driver."""
+        """Serve. Raises nothing: training goes on even if the driver fails."""
         try:
             known = dict(self._engine.current())
             self._lines.send({"settings": known})
@@ -140,12 +140,12 @@ class Agent:
         except self._engine.EngineStopped:
             pass
         except (OSError, EOFError, ValueError, KeyError):
-            pass  # the driver has gone, or speaks another language
+            pass  # the driver has gone, or uses another protocol
         finally:
             self._lines.close()
 
     def _uses_gpus(self) -> bool:
-        """Looked at now and then; who has come to use them goes on to."""
+        """Check now and then; a process that has begun to use GPUs keeps using them."""
         if not self._gpus and time.monotonic() - self._looked >= BETWEEN_LOOKS_S:
             self._gpus = self._engine.uses_gpus()
             self._looked = time.monotonic()

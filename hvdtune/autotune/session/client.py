@@ -1,8 +1,8 @@
-"""The training process's end of the optimiser service: starts it, asks, never waits.
+"""The training process's end of the optimiser service: starts it, asks it, never waits.
 
-Any failure (it does not start, it dies, it answers nonsense, it takes too long) is a
-`ServiceError` with one sentence; the session then ends tuning and keeps the current settings,
-unless a comparison is on, which needs no optimiser to come to its end.
+Any failure (it does not start, it dies, its answer is invalid or takes too long) is a
+`ServiceError` with one sentence. The session then ends tuning and keeps the current settings,
+unless a comparison is under way, which can end without the optimiser.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ServiceClient:
 
         Raises ServiceError if it cannot be started.
         """
-        self.computing_ms = 0.0  # what all answers so far took in the service
+        self.computing_ms = 0.0  # computing time of all answers so far
         self.started_s: float | None = None  # how long its process took to start; None: not yet
         self._space = space
         self._clock = clock
@@ -52,7 +52,7 @@ class ServiceClient:
         parent = str(os.getpid())
         arguments = command or python_command("hvdtune.autotune.session.service", parent)
         environ = {**os.environ, **dict.fromkeys(_SINGLE_THREAD, "1")}
-        self._said = os.memfd_create("hvdtune-optimiser")  # what it says besides its answers
+        self._said = os.memfd_create("hvdtune-optimiser")  # its other output
         try:
             self._process = subprocess.Popen(
                 arguments,
@@ -68,7 +68,7 @@ class ServiceClient:
         assert self._process.stdout is not None
         self._input = self._process.stdin
         self._output = self._process.stdout.fileno()
-        self._answers = select.poll()  # its number may be above what select() takes
+        self._answers = select.poll()  # its number may be too high for select()
         self._answers.register(self._output, select.POLLIN)
 
     def ask(self, request: Request) -> None:
@@ -82,7 +82,7 @@ class ServiceClient:
             raise ServiceError(self._ended()) from None
 
     def poll(self) -> Answer | None:
-        """The answer, if it has come. Raises ServiceError."""
+        """The answer, if it has arrived. Raises ServiceError."""
         while True:
             line = self._line()
             if line is None:
@@ -102,7 +102,7 @@ class ServiceClient:
             self._said = -1
         if self._process.poll() is None:
             self._process.kill()
-        with contextlib.suppress(OSError):  # nobody cares any more for what was still to be sent
+        with contextlib.suppress(OSError):  # unsent data no longer matter
             self._input.close()
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -1,9 +1,9 @@
-"""The engine of a job that is started again and again, as the tuner's session sees it.
+"""The engine of a job that is started again and again, for the tuner's session.
 
-The session of `hvdtune tune` is the one of a training run (`session.Session`), in a process that
-outlives the job: settings that the engine can change while it runs are changed in the running job
-(`agent`), others by starting it anew, and so does a job that has ended: a script too short for a
-search lasts as long as it takes. The first steps of every start are left out.
+`hvdtune tune` uses the session of a training run (`session.Session`) in a process that outlives the
+job. Settings that the engine can change while running are changed in the running job (`agent`);
+others are changed by starting the job again. A job that has ended is also started again, so that a
+script too short for a search still serves. The first steps of every start are left out.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hvdtune.autotune.session.agent import ABSTRACT, Lines, address_of
 from hvdtune.settings.knobs import KNOBS, to_text
 
 END_PATIENCE_S = 15.0  # the launcher ends its ranks within about ten
-MOST_FRUITLESS = 2  # starts in a row without a step that could be measured
+MOST_FRUITLESS = 2  # starts in a row without a measurable step
 
 StartJob = Callable[[Mapping[str, str]], "subprocess.Popen[bytes]"]
 
 
 class JobsEnded(Exception):
-    """There will be no more steps; the text says why, for a person."""
+    """There will be no more steps; the text tells a person why."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class RemoteStep:
 
 
 class RemoteEngine:
-    """Starts jobs and passes their steps on. Not thread-safe; `close` ends the job.
+    """Starts jobs and passes on their steps. Not thread-safe; `close` ends the job.
 
     `start_job` starts the job with these variables added to its environment; `restart` holds the
-    settings that only a new start can change, with their values; `skip` is how many steps of every
-    start are left out.
+    settings that only a new start can change, with their values; `skip` is how many steps are left
+    out after every start.
     """
 
     EngineStopped = JobsEnded
@@ -75,16 +75,16 @@ class RemoteEngine:
         self._job: subprocess.Popen[bytes] | None = None
         self._lines: Lines | None = None
         self._number = 0
-        self._tensors = 0  # of a step, the most so far
+        self._tensors = 0  # in a step, the maximum so far
         self._gpus = False
         self._skipped = 0
-        self._useful = 0  # steps of this start that were passed on
+        self._useful = 0  # steps passed on since this start
         self._fruitless = 0
 
     def start(self, deadline: float) -> None:
         """Start the job and wait for its first step. Raises JobsEnded, also at the deadline.
 
-        Settings that cannot act on such steps are taken out of the search.
+        Settings that cannot act on such steps are removed from the search.
         """
         self._launch()
         while not self._tensors:
@@ -93,7 +93,7 @@ class RemoteEngine:
                 self._fail(f"the program had not {what} when the time was over")
             self.read_steps(0.1)
         if self._tensors <= self._restart.get("cache_capacity", 0):
-            # They all fit: more room changes nothing, less can only hurt.
+            # All tensors fit: more room changes nothing, less can only hurt.
             del self._restart["cache_capacity"]
         if not self._gpus:
             self._restart = {k: v for k, v in self._restart.items() if not KNOBS[k].on_gpus}
@@ -103,15 +103,15 @@ class RemoteEngine:
         return {**self._online, **self._restart}
 
     def peek(self) -> Values:
-        """The same: here nobody else changes settings."""
+        """The same as `current`: nobody else changes settings here."""
         return self.current()
 
     def asked(self) -> Values:
-        """Nothing: the program's own changes stay in its process."""
+        """Nothing: the program's own changes are not reported by its process."""
         return {}
 
     def apply(self, values: Mapping[str, Value]) -> int:
-        """Put settings into force, by a new start if need be; the number steps will carry."""
+        """Apply settings, with a new start if needed; returns the number that steps will carry."""
         self._number += 1
         wanted = {key: values[key] for key in self._restart if key in values}
         self._online.update({key: values[key] for key in self._online if key in values})
@@ -126,7 +126,7 @@ class RemoteEngine:
     def read_steps(self, timeout_s: float) -> list[RemoteStep]:
         """Steps since the last call; waits for one, at most `timeout_s` seconds.
 
-        Starts the job again when it has ended. Raises JobsEnded if that makes no sense.
+        Starts the job again if it has ended. Raises JobsEnded if that is pointless.
         """
         deadline = self._clock() + timeout_s
         while True:
@@ -172,7 +172,7 @@ class RemoteEngine:
         if self._fruitless >= MOST_FRUITLESS:
             self._fail(
                 f"the program ended {self._fruitless} times without a training step to measure: a "
-                f"step is over when a tensor is allreduced again, and the first {self._skip} of "
+                f"step ends when a tensor is allreduced again, and the first {self._skip} of "
                 "every start are left out"
             )
         self._launch()
@@ -202,7 +202,7 @@ class RemoteEngine:
 
     def _accept(self) -> None:
         connection = self._listener.accept()[0]
-        # A name has no file permissions: whoever guesses it may connect.
+        # An abstract name has no file permissions: any process that guesses it may connect.
         if _user_at(connection) != os.getuid():
             connection.close()
             return
@@ -243,7 +243,7 @@ class RemoteEngine:
             try:
                 self._lines.send({"apply": self._online, "number": self._number})
             except OSError:
-                self._disconnect()  # the job is ending; the next start begins with these
+                self._disconnect()  # the job is ending; the next start uses these
 
 
 def _user_at(connection: socket.socket) -> int:

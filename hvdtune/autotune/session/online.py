@@ -1,8 +1,8 @@
-"""Tuning of this process's job: started when the engine is up, ended before it goes down.
+"""Tuning of this process's job: started when the engine is up, ended before it shuts down.
 
-Only this module of the package touches the engine: it gives it to the session, whose thread it
-starts. The engine may come up again in the same process (an elastic reset, a second `init`). What
-the tuning before has found is then not searched again but verified, and what it has cost counts
+Only this module of the package touches the engine: it gives the engine to the session, whose thread
+it starts. The engine may start again in the same process (an elastic reset, a second `init`). The
+findings of the earlier tuning are then verified instead of searched again, and its cost counts
 against the same limit.
 """
 
@@ -28,7 +28,7 @@ MOST_HELD = 500  # steps
 
 @dataclass(frozen=True)
 class _Before:
-    """What an earlier session of this process leaves to the next one of a job of `size` ranks."""
+    """What an earlier session leaves to this process's next one, for a job of `size` ranks."""
 
     size: int
     found: Found | None
@@ -38,8 +38,8 @@ class _Before:
 class _SharedEngine:
     """The engine of this process for the tuner, which never overwrites what the program changes.
 
-    Both may ask for a change at the same time. The tuner's is then left out, and it hears of the
-    program's by the steps that ran under it, as ever.
+    Both may ask for a change at the same time. The tuner's is then dropped, and the tuner learns of
+    the program's from the steps that ran under it, as always.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,10 @@ class _SharedEngine:
         self._steps_read = self._steps_held = 0
 
     def read_steps(self, timeout_s: float) -> Sequence[Part]:
-        """Steps since the last call, but for those in which something else is being tried.
+        """Steps since the last call, without those in which something else is being tried.
 
-        The first step tells what is in force; and what does not come to an end holds nobody up.
+        The first step is always returned, because it tells the settings in force. At most MOST_HELD
+        steps are left out.
         """
         held = self._tuning.is_held() and self._steps_held < MOST_HELD
         steps = self._tuning.read_steps(timeout_s)
@@ -65,21 +66,21 @@ class _SharedEngine:
         return steps
 
     def current(self) -> Mapping[str, Value]:
-        """The settings in force. Whoever asks knows of all changes so far, and may change them."""
+        """The settings in force; the caller then knows all changes so far, and may change them."""
         self._changes = self._tuning.changes()
         return self._tuning.current()
 
     def peek(self) -> Mapping[str, Value]:
-        """The settings in force. Who asks knows of no change that he did not know of before."""
+        """The settings in force, without taking note of new changes (see `current`)."""
         return self._tuning.current()
 
     def asked(self) -> Mapping[str, Value]:
-        """What the program has changed since the tuning began. Who asks knows of it: see above."""
+        """What the program has changed since tuning began; takes note of it, like `current`."""
         self._changes = self._tuning.changes()
         return self._tuning.asked_since(self._began)
 
     def apply(self, values: Mapping[str, Value]) -> int:
-        """The number of the epoch that begins; of the one before if somebody was quicker."""
+        """Apply settings; returns the new epoch's number, an earlier one if others were first."""
         epoch = self._tuning.apply_unless_changed(values, self._changes)
         if epoch is not None:
             self._changes += 1
@@ -110,7 +111,7 @@ def start() -> None:
         return
     writer = None
     if settings.autotune_log:
-        # A second init continues the log rather than wiping the first one's; in an elastic job,
+        # A second init continues the log instead of overwriting it; in an elastic job,
         # another process may have begun it.
         append = settings.autotune_log in _logs_begun or member.is_reformed()
         writer = log.LogWriter(settings.autotune_log, messenger.warn, append)
@@ -132,12 +133,12 @@ def start() -> None:
 
 
 def _found_before(size: int, is_reformed: bool) -> Found | None:
-    """With another number of ranks it counts only in an elastic job that has been formed anew."""
+    """With another number of ranks it counts only if an elastic job has been re-formed."""
     return _before.found if _before and (_before.size == size or is_reformed) else None
 
 
 def keep_what_is_in_force() -> None:
-    """On a rank but 0, before the engine goes down: it may be the next rank 0."""
+    """Call this on ranks other than 0 before the engine stops: one may be the next rank 0."""
     global _before
     from hvdtune.core import tuning, world
 
@@ -157,7 +158,7 @@ def _run(worker: Session | Agent) -> None:
 
     def work() -> None:
         worker.run()
-        if _running is not None:  # not if the engine goes down
+        if _running is not None:  # not if the engine stops
             tuning.stop_watching()
 
     thread = threading.Thread(target=work, name="hvdtune-autotune", daemon=True)
@@ -166,18 +167,18 @@ def _run(worker: Session | Agent) -> None:
 
 
 def end_search(reason: str) -> None:
-    """Let only the comparison follow, if this process is tuning: there is no time for more.
+    """If this process is tuning, end the search but still compare: time is short.
 
-    `reason` goes into the verdict. May be called from any thread.
+    `reason` becomes part of the verdict. May be called from any thread.
     """
     if _running is not None and isinstance(_running[0], Session):
         _running[0].end_search_soon(reason)
 
 
 def stop() -> None:
-    """End tuning, finished or not, before the engine goes down.
+    """End tuning, finished or not, before the engine stops.
 
-    Takes a tenth of a second; STOP_S at most, if a change or the memory's file takes long.
+    Takes a tenth of a second; at most STOP_S, if a change or the memory's file takes long.
     """
     global _running, _before
     if _running is None:

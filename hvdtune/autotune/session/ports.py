@@ -1,4 +1,4 @@
-"""What a session works with: the engine, the optimiser and the log, as far as it needs them."""
+"""The session's interfaces: the engine, the optimiser and the log, as far as it needs them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ class Engine(Protocol):
         """The steps since the last call; waits for one, at most `timeout_s` seconds."""
 
     def apply(self, values: Mapping[str, Value]) -> int:
-        """Put settings into force on all ranks; the number of the epoch they begin.
+        """Apply settings on all ranks; returns the number of the epoch that begins.
 
-        If somebody else has changed settings meanwhile nothing is done, and it is an earlier one.
+        If somebody else has changed settings meanwhile, does nothing; the number is then an earlier
+        one.
         """
 
     def current(self) -> Mapping[str, Value]:
         """The settings in force."""
 
     def peek(self) -> Mapping[str, Value]:
-        """The same, for who takes no notice of changes: there may be more settings by and by."""
+        """The same, without taking note of changes: more settings may appear over time."""
 
     def asked(self) -> Mapping[str, Value]:
-        """What others than the session have asked for since the start: the newest values."""
+        """The newest values that others than the session have asked for since the start."""
 
 
 class Optimiser(Protocol):
@@ -47,17 +48,17 @@ class Optimiser(Protocol):
         """Send a question."""
 
     def poll(self) -> Answer | None:
-        """The answer, if it has come."""
+        """The answer, if it has arrived."""
 
     def close(self) -> None:
         """End the optimiser."""
 
 
 class Writer(Protocol):
-    """Where the rows of the log go (`log.LogWriter` is one)."""
+    """The destination of the log's rows (`log.LogWriter` is one)."""
 
     def write(self, row: log.Row) -> None:
         """Write a row."""
 
     def close(self) -> None:
-        """There will be no more rows."""
+        """Finish: there will be no more rows."""

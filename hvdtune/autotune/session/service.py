@@ -1,10 +1,11 @@
 """The optimiser in a process of its own.
 
 Fitting a model takes up to a tenth of a second of computing. In the training process that would
-hold the interpreter lock and delay a step; here it runs at the lowest priority on what the ranks
-leave free. The protocol is one JSON object a line: the service writes {"ready": true} when it has
-loaded, then answers every `tuner.Request` with an `optimiser.Proposal` and the milliseconds of
-computing it took, or with {"error": "..."}. It ends when its input ends, and dies with its parent.
+hold the interpreter lock and delay a step; here it runs at the lowest priority, on CPU time that
+the ranks leave free. The protocol is one JSON object per line: the service writes {"ready": true}
+when it has loaded, then answers every `tuner.Request` with an `optimiser.Proposal` and the
+milliseconds of computing it took, or with {"error": "..."}. It ends when its input ends, and dies
+with its parent.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _PR_SET_PDEATHSIG = 1
 
 def main(words: Sequence[str]) -> int:
     """Serve until the input ends, or the parent, whose process id is words[0]."""
-    # Ctrl-C goes to the whole job; the parent decides what it means.
+    # Ctrl-C reaches the whole job; the parent decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(int(words[0]))
     return serve(sys.stdin, sys.stdout)
 
 
 def serve(requests: TextIO, answers: TextIO) -> int:
-    """Answer requests until there are no more. Returns the exit status."""
+    """Answer requests until the input ends. Returns the exit status."""
     try:
-        # Loading happens while the warm-up samples are thrown away, so at normal priority.
+        # Loading happens during the warm-up, so it may have normal priority.
         from hvdtune.autotune.search import optimiser
     except Exception as error:
         _answer(answers, {"error": f"{type(error).__name__}: {error}"})
@@ -59,7 +60,7 @@ def _answer(answers: TextIO, data: dict[str, Any]) -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    # A parent that was killed closes the pipe too, but that is seen only after the current fit.
+    # A killed parent also closes the pipe, but that is noticed only after the current fit.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(0)

@@ -1,8 +1,8 @@
 """Tuning of a running job: the tuner's thread on rank 0, between the engine and the log.
 
-The thread reads steps as the engine finds them, puts parts of steps together, collects them into
-samples, and gives the engine the settings that the tuner wants measured. It sleeps while there is
-nothing to read, and ends with the tuning. `online` starts it with the engine of this process.
+The thread reads the engine's steps, joins parts of steps, collects them into samples, and gives the
+engine the settings that the tuner wants to measure. It sleeps while there is nothing to read, and
+ends with the tuning. `online` starts it with the engine of this process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from hvdtune.settings.knobs import KNOBS, Settings
 SETTLE_STEPS = 2
 READ_TIMEOUT_S = 0.1  # how long `stop` may have to wait for the thread
 PAUSE_S = 0.02  # steps shorter than this are read several at a time, to leave the training alone
-# Looks at what is in force, so far apart (seconds), until it is what somebody else wants.
+# Checks of the settings in force, and seconds between them, until they are what others want.
 IN_FORCE_LOOKS, IN_FORCE_S = 20, 0.01
 GIVE_WAY_TRIES = 3
-SLOW_START_S = 3.0  # an optimiser that took longer to start is said to have done so
-CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is only remembered when it is known so well
+SLOW_START_S = 3.0  # a longer start of the optimiser is reported
+CLEAR_MARGIN = 0.05  # of the gain; "nothing is faster" is remembered only if it is known this well
 USED_UP = 0.9  # of the limit: the rest is too little for a search
-WATCH_PAUSE_S = 0.2  # between looks at what has come, when tuning is over
-WATCH_SAMPLES = 8  # candidates of a search that a change has started
-WATCH_SEARCHES = 3  # so many of them; a job that changes all the time is not worth following
+WATCH_PAUSE_S = 0.2  # between reads of steps when tuning is over
+WATCH_SAMPLES = 8  # candidates of a search that was started by a change
+WATCH_SEARCHES = 3  # at most; a job that changes all the time is not followed
 _LOGGED = (
     "hierarchical_allreduce",
     "hierarchical_allgather",
@@ -51,7 +51,7 @@ _LOGGED = (
 class Session:
     """One run of the tuner, from the engine's start to its end or the tuner's.
 
-    Construct it and call `run` in a thread; `stop_soon` from another one makes `run` return.
+    Construct it and call `run` in a thread; calling `stop_soon` in another one makes `run` return.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Session:
         before: Found | None = None,
         harm_steps: float = 0.0,
     ) -> None:
-        """`before` and `harm_steps`: what an earlier session of this process found, and cost."""
+        """`before` and `harm_steps`: findings and cost of an earlier session of this process."""
         self._engine = engine
         self._settings = settings
         self.size = size
@@ -77,12 +77,12 @@ class Session:
         self._before = before
         self._found: Found | None = None
         self._joiner = Joiner()
-        self._is_told = False  # how the present search has ended
+        self._is_told = False  # how the current search has ended
         self._optimiser: Optimiser | None = None
         self._computing_ms: float | None = None  # None: there was no optimiser
         self._started_s: float | None = None  # how long the optimiser's process took to start
-        self._is_hurried = False  # there is no time for more of the search
-        self._missed = ""  # what was left out because the optimiser's process had not started
+        self._is_hurried = False  # there is no time to search on
+        self._missed = ""  # what was skipped because the optimiser's process had not started
         self._stop = threading.Event()
         self._why_stopped = "training ended"
         self._in_force: Values = dict(engine.current())
@@ -95,8 +95,8 @@ class Session:
         self._steps = max(LEAST_STEPS, settings.autotune_steps_per_sample)
         self._first = dict(self._in_force)
         self._searches = 1
-        self._epoch: int | None = None  # not known before the first step
-        self._is_overtaken = False  # somebody else changed settings when this wanted to
+        self._epoch: int | None = None  # unknown before the first step
+        self._is_overtaken = False  # somebody else changed settings when the session wanted to
         self._typical_bytes = 0.0
         self._window = Window(0, self._steps, 0)
         self._steps_seen = 0
@@ -111,23 +111,23 @@ class Session:
         self._stop.set()
 
     def end_search_soon(self, reason: str) -> None:
-        """Let only the comparison follow. May be called from any thread."""
+        """End the search, but still compare. May be called from any thread."""
         self._is_hurried = True
         self._tuner.end_search(reason)
 
     @property
     def unfinished(self) -> bool:
-        """Whether `run` has returned before the tuner had come to an end."""
+        """Whether `run` has returned before the tuner was finished."""
         return self._is_unfinished
 
     @property
     def harm_steps(self) -> float:
-        """What slow candidates have cost so far, in steps' time, in this and earlier sessions."""
+        """What slow candidates have cost so far, in steps' time, including earlier sessions."""
         return self._harm_before + self._tuner.harm_steps
 
     @property
     def result(self) -> Found | None:
-        """What a next session of the same job may begin with: what was adopted, or confirmed."""
+        """What the next session of the same job may begin with: adopted or confirmed settings."""
         outcome = self._tuner.outcome
         if outcome is None or not (outcome.adopted or self._is_clear(outcome)):
             return self._before
@@ -146,13 +146,13 @@ class Session:
             self._unfinished()
         except Exception as error:
             if self._stop.is_set():
-                # The engine went down under our hands, as it was about to.
+                # The engine stopped during a call, as was expected soon.
                 self._unfinished()
                 return
             if self._is_told:
                 self._messenger.warn(f"Autotuner: watching ended: {type(error).__name__}: {error}")
                 return
-            # Whatever went wrong here, training must not feel it.
+            # Errors here must not affect training.
             self._messenger.warn(f"Autotuner: tuning ended: {type(error).__name__}: {error}")
             self._tuner.abort("tuning failed")
             self._finish_quietly()
@@ -180,7 +180,7 @@ class Session:
             if self._epoch is not None and newest > self._epoch:
                 self._give_way(newest)
                 break
-            # A change from before the first step was read begins no epoch that is still to come.
+            # The epoch of a change made before the first step was read has already begun.
             if self._is_overtaken and parts and self._known() != self._in_force:
                 self._give_way(parts[-1].epoch)
                 break
@@ -198,7 +198,7 @@ class Session:
             self._finish(self._tuner.outcome)
 
     def _take(self, steps: Sequence[WholeStep]) -> None:
-        """Steps of the run, in order."""
+        """Take steps of the run, in order."""
         self._steps_seen += len(steps)
         for step in steps:
             self._window.add(step)
@@ -208,9 +208,9 @@ class Session:
                 self._memory.add(step)
 
     def _widen(self) -> None:
-        """What can act may be known with the first steps only: whether batches go by NCCL.
+        """Which settings can act may be known only with the first steps: whether batches use NCCL.
 
-        Nothing has been measured before, so tuning begins anew.
+        Nothing has been measured before, so tuning begins again.
         """
         now = self._engine.peek()
         more = {key: value for key, value in now.items() if key not in self._in_force}
@@ -229,7 +229,7 @@ class Session:
         self._start()
 
     def _known(self) -> Values:
-        """What is in force of the settings that this knows."""
+        """The settings in force, as far as this session knows them."""
         now = self._engine.current()
         return {key: now[key] for key in self._in_force}
 
@@ -240,17 +240,17 @@ class Session:
     def _give_way(self, epoch: int) -> None:
         """Somebody else has changed settings: theirs stay, and tuning ends.
 
-        All others return to what they were at the start: what was just being tried nobody wants,
-        and what had been shown to be faster before was so beside other settings.
+        All other settings return to their values at the start: a trial's are not wanted, and
+        earlier gains were measured together with the settings that are now changed.
         """
         self._epoch = epoch
         now = self._known()
-        for _ in range(IN_FORCE_LOOKS):  # the step may be known before what it ran with
+        for _ in range(IN_FORCE_LOOKS):  # a step may arrive before its settings are known
             if now != self._in_force or self._stop.wait(IN_FORCE_S):
                 break
             now = self._known()
         changed = words.changes(self._in_force, now)
-        for _ in range(GIVE_WAY_TRIES):  # they may go on changing settings
+        for _ in range(GIVE_WAY_TRIES):  # others may go on changing settings
             asked = self._engine.asked()
             wanted = {**now, **self._tuner.incumbent, **asked}
             if wanted == now or not asked:
@@ -267,7 +267,7 @@ class Session:
     # -- watching --
 
     def _has_changed(self) -> bool:
-        """Wait until the step time has changed; False if there is no (more) reason to."""
+        """Wait until the step time has changed; False if there is no reason to (any more)."""
         if self._why_not() or self._tuner.outcome is None or self._searches > WATCH_SEARCHES:
             return False
         if self._is_limit_used_up():
@@ -291,7 +291,7 @@ class Session:
         return False
 
     def _begin_again(self) -> None:
-        """A new, bounded search from the settings in force; the first ones are a candidate."""
+        """Start a new, bounded search from the settings in force; the original ones are tried."""
         self._searches += 1
         self._harm_before = self.harm_steps
         self._is_told, self._is_unfinished = False, True
@@ -329,7 +329,7 @@ class Session:
             self._do_without(str(error))
 
     def _consult(self) -> None:
-        """Carry questions and answers between the tuner and the optimiser."""
+        """Pass questions and answers between the tuner and the optimiser."""
         answer = None
         if self._optimiser is not None:
             answer = self._optimiser.poll()
@@ -341,14 +341,14 @@ class Session:
             if waited:
                 self._begin()
         elif self._window.complete and self._tuner.waited():
-            self._dismiss_optimiser()  # nobody wants its answer any more
+            self._dismiss_optimiser()  # its answer is no longer needed
             self._begin()
         request = self._tuner.take_request()
         if request is not None and self._optimiser is not None:
             self._optimiser.ask(request)
 
     def _do_without(self, error: str) -> bool:
-        """The optimiser has failed: end tuning, unless (True) a comparison makes a conclusion."""
+        """The optimiser has failed: end tuning, unless (True) a comparison can still decide."""
         if self._tuner.needs_model:
             self._messenger.warn(f"Autotuner: tuning ended: {error}")
             self._tuner.abort(error)
@@ -365,7 +365,7 @@ class Session:
             self._optimiser = None
 
     def _measure(self) -> None:
-        """End the current trial if enough is known of it."""
+        """End the current trial if enough is known about it."""
         trial = self._tuner.trial
         if trial is None or trial.waiting:
             return
@@ -387,20 +387,20 @@ class Session:
         self._begin()
 
     def _recall(self, baseline: Sample) -> None:
-        """Look for what an earlier run found; by now it is known what kind of job this is."""
+        """Look for an earlier run's findings, now that the kind of job is known."""
         found = self._memory.recall(self._tuner.incumbent) if self._memory is not None else None
         if self._before is not None and self._before.values.keys() == self._tuner.incumbent.keys():
-            found = self._before  # the newest knowledge there is
+            found = self._before  # the newest findings
         if found is None:
             return
         if found.values != self._tuner.incumbent:
             self._tuner.recall(found.values)
         elif not found.is_like(baseline.step_time_ms):
-            return  # to end tuning without any comparison, it has to be the same job
+            return  # only the same job may end tuning without any comparison
         self._found = found
 
     def _begin(self) -> None:
-        """Put the next trial's settings into force and start collecting."""
+        """Apply the next trial's settings and start collecting."""
         trial = self._tuner.trial
         if trial is not None:
             settle = self._put_into_force(trial.values)
@@ -410,17 +410,17 @@ class Session:
             self._trial_ns = 0
 
     def _put_into_force(self, values: Values) -> int:
-        """Apply what is different. Returns how many steps must settle."""
+        """Apply the differences. Returns how many steps must settle."""
         changes = {key: value for key, value in values.items() if self._in_force[key] != value}
         self._is_overtaken = False
         if not changes:
             return 0
-        # All of them: the engine fills gaps from what is in force, which a change that is still
-        # under way is not.
+        # Give all of them: the engine fills gaps from the settings in force, which do not include a
+        # change that is still under way.
         wanted = {**self._in_force, **changes}
         epoch = self._engine.apply(wanted)
         if self._epoch is not None and epoch <= self._epoch:
-            self._is_overtaken = True  # steps of the other's epoch will come
+            self._is_overtaken = True  # steps of the other's epoch will follow
             return SETTLE_STEPS
         self._epoch = epoch
         self._in_force = wanted
@@ -486,10 +486,10 @@ class Session:
     def _sentence(self, outcome: Outcome, whole: str, ended: str) -> str:
         start, stored = self._tuner.incumbent, None
         verified = self._found is not None and self._tuner.searched == 0
-        # Nothing was learned when there was nothing to compare; and that remembered settings could
-        # not be verified in the noise does not make them wrong.
-        # Nor does a disturbance that was searched again without a gain say anything about the rest.
-        # And what was lost in noise had better be looked for again.
+        # Store nothing if nothing was learned because there was nothing to compare. Remembered
+        # settings are not wrong just because noise prevented their verification.
+        # A disturbance that was searched again without a gain says nothing about the rest. An
+        # outcome that is uncertain because of noise should be searched for again.
         is_clear = self._is_clear(outcome) and not verified and self._searches == 1
         is_news = outcome.adopted or is_clear
         lost_in_noise = not (is_news or verified) and self._searches == 1 and outcome.margin
@@ -499,7 +499,7 @@ class Session:
             stored = self._memory.remember(told, start, self._steps_seen, seconds)
         return words.sentence(
             outcome.verdict,
-            # What the program has changed itself, the verdict says.
+            # The verdict names what the program itself has changed.
             changed=words.changes(start, outcome.values) if outcome.adopted else "",
             ended=ended,
             origin=self._found.origin if self._found and verified and outcome.adopted else None,
@@ -514,7 +514,7 @@ class Session:
         return outcome.margin is not None and outcome.margin <= CLEAR_MARGIN
 
     def _finish_quietly(self) -> None:
-        """Return to the settings tuning began with; the engine may not be able to any more."""
+        """Return to the settings tuning began with, if the engine still can."""
         try:
             if self._tuner.outcome is not None:
                 self._finish(self._tuner.outcome)
@@ -524,7 +524,7 @@ class Session:
             )
 
     def _what_is_missing(self) -> str:
-        """What could not be done because the optimiser's process has not started so far."""
+        """What could not be done because the optimiser's process has not started yet."""
         if self._optimiser is None or self._optimiser.started_s is not None:
             return ""
         text = "the optimiser's process had not started by then"
@@ -534,7 +534,7 @@ class Session:
 
     def _unfinished(self) -> None:
         if self._is_told:
-            return  # that was the watching
+            return  # it was only watching
         self._take(self._joiner.flush())
         self._record_rest()
         trial, outcome = self._tuner.trial, self._tuner.outcome
@@ -546,8 +546,8 @@ class Session:
         missed = self._what_is_missing()
         why += f"; {missed}" if missed else ""
         if outcome is not None and outcome.adopted:
-            # It was shown to be faster before: that is worth having in the next run, though this
-            # one may have been trying something else when it ended.
+            # The incumbent was shown to be faster: remember it for the next run, even if this one
+            # was trying something else when it ended.
             self._in_force = {**self._in_force, **outcome.values}
             self._conclude(outcome, why)
             return
@@ -558,7 +558,7 @@ class Session:
         verdict = f"{why}; these settings were in force: {in_force}"
         if not self._parts_seen:
             verdict += (
-                "; no training step was seen: one is over when a tensor of the global process set "
+                "; no training step was seen: a step ends when a tensor of the global process set "
                 "is allreduced again under its name"
             )
         last: Sample | None = self._window.sample() if self._window.kept else None
@@ -591,7 +591,7 @@ class Session:
 
 
 def _config(settings: Settings, harm_before: float = 0.0) -> TunerConfig:
-    """`harm_before`: what slow candidates have cost already."""
+    """`harm_before`: the cost of slow candidates so far."""
     return TunerConfig(
         warmup_samples=settings.autotune_warmup_samples,
         max_samples=settings.autotune_bayes_opt_max_samples,

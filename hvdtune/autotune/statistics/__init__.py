@@ -1,4 +1,4 @@
-"""Step times as numbers: samples, what they scatter by, comparisons, changes, limits of harm.
+"""Statistics of step times: samples, their scatter, comparisons, changes, limits of harm.
 
 Knows nothing else of hvdtune.
 """

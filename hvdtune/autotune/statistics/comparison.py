@@ -3,16 +3,16 @@
     n        pairs so far
     d_i      ln(candidate's step time / incumbent's) of pair i; g = -mean(d): the gain
     looks    the numbers of pairs after which it may end
-    margin   how much of the gain may be luck. The chance of an error is shared among the looks so
-             that up to a look the square of its share of all pairs is spent: looking several times
-             errs no more often than the confidence says, and the last look keeps most of it
+    margin   how much of the gain may be luck. The looks share the chance of an error so that up to
+             a look the square of its share of all pairs is spent: looking several times errs no
+             more often than the confidence says, and the last look keeps most of the chance
 
-It ends at a look when the gain is beyond its margin (faster), and the plain mean of the pairs, in
-which every slow sample counts, is a gain, too. But where pairs scatter so much that the margin is
-WIDE, and more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the figures say how
-large the gain is and not only that there is one. It also ends when gain and margin together are
-below what is worth having, when the gain is so small that the last look would hardly find it
-significant, and at the last look (no faster).
+It ends at a look if the gain exceeds its margin (faster) and the plain mean of the pairs, in which
+every slow sample counts, is also a gain. But if pairs scatter so much that the margin is WIDE, and
+more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the figures show how large the
+gain is and not only that there is one. It also ends if gain and margin together are too small to
+matter, if the gain is so small that the last look would hardly find it significant, and at the last
+look (no faster).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hvdtune.autotune.statistics.inference import Estimate
 from hvdtune.autotune.statistics.score import Sample
 
 LOOKS = (6, 18, 48)
-# A pair with a sample this much rougher than usual is measured again, but only so many times: what
-# keeps happening is what the candidate does.
+# A pair with a sample this much rougher than usual is measured again, but only this many times: if
+# it keeps happening, the candidate is the cause.
 DISTURBED = 5.0
 REPEATS = 3
 LUCK = 1.5  # standard errors
@@ -51,7 +51,7 @@ def as_shares(gain: float, margin: float, faster: bool) -> tuple[float, float]:
     """A gain and its margin, logarithms, as shares of the step time.
 
     Equal distances of logarithms are not equal shares, so the margin is that of the side that
-    matters: the least gain there may be where it is `faster`, else the largest.
+    matters: of the least possible gain if it is `faster`, else of the largest.
     """
     side = math.expm1(margin) if faster else -math.expm1(-margin)
     return -math.expm1(-gain), math.exp(-gain) * side
@@ -61,8 +61,8 @@ def as_shares(gain: float, margin: float, faster: bool) -> tuple[float, float]:
 class Comparison:
     """Takes pairs until there is a finding.
 
-    `noise` is what single samples of the same settings scatter by (`inference.noise_between`),
-    `usual_error` the relative error a sample usually has. `most_pairs` cuts the looks short.
+    `noise` is the scatter of single samples of the same settings (`inference.noise_between`),
+    `usual_error` the usual relative error of a sample. `most_pairs` limits the looks.
     """
 
     noise: Estimate
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def looks(self) -> Sequence[int]:
-        """After how many pairs it may end."""
+        """The numbers of pairs after which it may end."""
         return [look for look in LOOKS if look <= self.most_pairs] or [max(2, self.most_pairs)]
 
     @property
@@ -89,14 +89,14 @@ class Comparison:
         return len(self.differences) + 1 in self.looks
 
     def words(self) -> str:
-        """Which pairs are measured up to the next look."""
+        """The pairs up to the next look, in words."""
         taken, looks = len(self.differences), self.looks
         first = max((look for look in looks if look <= taken), default=0) + 1
         last = min(look for look in looks if look > taken)
         return f"pairs {first} to {last} of at most {looks[-1]}"
 
     def add(self, candidate: Sample, incumbent: Sample) -> Finding | None:
-        """Take a pair; the finding, if this was a look that ends the matter."""
+        """Take a pair; returns the finding if this was a look that decides."""
         worst = max(candidate.relative_error, incumbent.relative_error)
         if worst > DISTURBED * self.usual_error and self.repeats < REPEATS:
             self.repeats += 1
@@ -109,17 +109,17 @@ class Comparison:
         estimate = inference.paired(self.differences, self.noise)
         margin = estimate.margin(1 - self._chance(pairs))
         gain = -estimate.value
-        # What only a trimmed mean shows may be bought with slow steps now and then.
+        # A gain that only the trimmed mean shows may cost slow steps now and then.
         is_gain = -fmean(self.differences) >= self.min_gain
         if gain > margin and gain >= self.min_gain and is_gain:
             is_clear = margin <= max(WIDE, CLEAR * gain) or pairs >= min(SURE_PAIRS, last)
             return Finding(True, gain, margin, pairs) if is_clear else None
-        # With some luck more it would still not be significant at the end: why go on.
+        # Even with more luck it would not be significant at the end, so stop.
         at_end = estimate.error * math.sqrt(pairs / last)
         at_end *= inference.student_quantile(1 - self._chance(last), math.inf)
         hopeless = gain + LUCK * estimate.error < at_end
-        # But of a few pairs that scatter more than is known, one may be to blame that later does
-        # not count.
+        # If a few pairs scatter more than the known noise, one of them may be an outlier that is
+        # trimmed later.
         if pairs == self.looks[0] and estimate.freedom < pairs:
             hopeless = False
         if pairs == last or hopeless or gain + margin < self.min_gain:
@@ -127,7 +127,7 @@ class Comparison:
         return None
 
     def _chance(self, pairs: int) -> float:
-        """The chance of an error that the look after so many pairs may spend."""
+        """The chance of an error that the look after this many pairs may spend."""
         last = self.looks[-1]
         before = max((look for look in self.looks if look < pairs), default=0)
         return (1 - self.confidence) * (pairs**2 - before**2) / last**2

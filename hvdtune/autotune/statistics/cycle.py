@@ -1,25 +1,25 @@
-"""Parts of training steps put together: what the engine calls a step may be less than one.
+"""Joins parts of training steps: what the engine calls a step may be less than one.
 
-The engine ends a step when a tensor comes again. That is a training step where tensors have names.
-It is only a part of one where
+The engine ends a step when a tensor is reduced again. If tensors have names, that is a training
+step. It is only a part of one if
 
-- a step has several optimizers that take turns unevenly (five steps of one, then one of another);
-- tensors have no names: they are told apart by what they look like, so each of several equal ones
+- a step has several optimizers that alternate unevenly (five steps of one, then one of another);
+- tensors have no names: they are told apart by their properties, so each of several equal ones
   ends a "step".
 
-Then the work of the parts repeats with a period of several parts:
+In these cases the work of the parts repeats with a period of several parts:
 
 k_i     kind of part i: its tensors and bytes; with names, bytes that differ by less than
-        TOLERANCE are one kind: a step that also averages a metric is no other work
+        TOLERANCE are one kind: a step that also averages a metric is not other work
 p       period: the least p with k_i = k_(i-p) throughout a tail of the parts that is at least
         LEAST parts and REPEATS periods long
 
-Parts without names that are all equal tell nothing by their work. Computing lies between the last
-part of a step and the first of the next, so there the period is the usual distance between parts
-that take about as long as the longest.
+If parts have no names and are all equal, their work does not show the period. Computing happens
+between the last part of a step and the first of the next, so the period is then the usual distance
+between parts that take about as long as the longest.
 
-What does not fit into the period (an evaluation) is dropped together with the step it interrupts;
-where the period is a single part, it is passed on, for the sample to judge.
+A part that does not fit into the period (an evaluation) is dropped together with the step it
+interrupts; if the period is a single part, it is passed on, and the sample must judge it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-LEAST = 8  # parts; less than a sample, so that nothing is lost
+LEAST = 8  # parts; fewer than a sample has, so that nothing is lost
 REPEATS = 3
-MOST_NAMED = 16  # parts a step, where names tell steps apart: so many turns of optimizers
+MOST_NAMED = 16  # parts per step if names tell steps apart: this many turns of optimizers
 MOST_UNNAMED = 2048
 NAMED_PATIENCE = 3 * MOST_NAMED  # parts without a period: then each is a step
 UNNAMED_PATIENCE = 3 * MOST_UNNAMED
-PATIENCE_NS = 20_000_000_000  # and no longer than that, if there are a few dozens
+PATIENCE_NS = 20_000_000_000  # the longest wait, if there are a few dozen parts
 MOST_EQUAL = 1024  # without a rhythm: then each is a step
 EQUAL = 32  # equal parts without names; fewer do not show which ones take long
 LONG = 3.0
 TOLERANCE = 0.1
-MOST_KINDS = 256  # more are no kinds, but a different one every time
+MOST_KINDS = 256  # with more, every part is different rather than of a kind
 REGULAR = 0.75  # of the distances between long parts are the same
-MISFITS = 3  # after so many, a longer period is looked for that explains them
-CHANGED = 32  # misfits in a row: the training is another one now
+MISFITS = 3  # after this many, look for a longer period that explains them
+CHANGED = 32  # misfits in a row: the training has changed
 
 Key = tuple[int, int]
 
 
 class Part(Protocol):
-    """What is read of a step of the engine's (`core.tuning.StepRecord` has it)."""
+    """The fields that are read of the engine's step (`core.tuning.StepRecord` has them)."""
 
     @property
     def duration_ns(self) -> int:
@@ -77,8 +77,8 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """A training step made of parts; `epoch` is that of its first part: the settings all ran
-    under, or some before them."""
+    """A training step made of parts; `epoch` is that of its first part. All parts ran under these
+    settings, or some under earlier ones."""
 
     duration_ns: int
     bytes: int
@@ -90,16 +90,16 @@ Step = Part | Whole
 
 
 class Joiner:
-    """Takes parts in order, returns training steps. Holds the first few back until it knows more.
+    """Takes parts in order, returns training steps. Holds the first parts until it knows more.
 
-    Durations that are no finite times count for nothing here and are passed on in single parts.
+    Durations that are not finite do not count here, and are passed on in single parts.
     """
 
     def __init__(self) -> None:
         self._history: deque[_Seen] = deque(maxlen=UNNAMED_PATIENCE)
         self._held: list[_Seen] = []
         self._kinds: dict[Key, Key] = {}
-        self._pattern: list[Key] = []  # empty: not known yet
+        self._pattern: list[Key] = []  # empty: unknown
         self._partial: list[Part] = []
         self._misfits = 0
         self._in_a_row = 0
@@ -111,7 +111,7 @@ class Joiner:
         return len(self._pattern)
 
     def add(self, part: Part) -> list[Step]:
-        """Take the next part; the steps that are complete with it."""
+        """Take the next part; returns the steps that it completes."""
         seen = _Seen(part, self._kind(part))
         self._history.append(seen)
         if self._pattern:
@@ -120,7 +120,7 @@ class Joiner:
         return self._learn()
 
     def flush(self) -> list[Step]:
-        """There will be no more: what was held back, as it came."""
+        """Return the parts that were held, because no more will follow."""
         held, self._held = self._held, []
         return [seen.part for seen in held]
 
@@ -163,7 +163,7 @@ class Joiner:
         return enough or len(held) >= UNNAMED_PATIENCE
 
     def _adopt(self, parts: Sequence[_Seen], period: int) -> list[Step]:
-        """From now on so many parts make a step; the steps that `parts` hold."""
+        """From now on this many parts make a step; returns the steps in `parts`."""
         self._misfits = self._in_a_row = 0
         self._partial = []
         self._pattern = _rotated([seen.kind for seen in parts[-period:]])
@@ -205,9 +205,9 @@ class Joiner:
         return []
 
     def _look_further(self) -> None:
-        """A longer period that explains the misfits, too."""
+        """Find a longer period that also explains the misfits."""
         history = list(self._history)
-        # Two of three misfits lie within two thirds of what has come since the pattern was known.
+        # The last two thirds of the parts since the pattern was known contain two of three misfits.
         period = _period(history, MOST_UNNAMED, 2 * len(history) // 3)
         self._misfits = 0
         if period is not None and period > len(self._pattern):
@@ -234,25 +234,25 @@ def _period(parts: Sequence[_Seen], most: int, least: int) -> int | None:
 
 
 def _period_of_times(parts: Sequence[_Seen]) -> int | None:
-    """The usual distance between long parts, 1 if there are none; None: not to be told yet."""
+    """The usual distance between long parts, 1 if there are none; None: still unknown."""
     times = [_time(seen.part) for seen in parts]
     ordered = sorted(times)
     # Not the longest ones: they may be checkpoints.
     usual = ordered[-REPEATS - 1]
     if usual <= LONG * statistics.median(times):
-        # Alike, but for a few that may be a rhythm as well as checkpoints.
+        # Equal except for a few, which may be a rhythm or checkpoints.
         return 1 if ordered[-1] <= LONG * usual or len(parts) >= 8 * EQUAL else None
     places = [at for at, time in enumerate(times) if time > usual / LONG]
     distances = [after - before for before, after in itertools.pairwise(places)]
     distance, count = Counter(distances).most_common(1)[0]
-    # Neighbours are no rhythm: one hold-up that several parts felt, among too few long ones.
+    # Neighbours are not a rhythm: one delay affected several parts, and too few are long.
     if distance > 1 and len(distances) >= REPEATS and count >= REGULAR * len(distances):
         return distance
     return 1 if len(parts) >= MOST_EQUAL else None
 
 
 def _rotated(keys: list[Key]) -> list[Key]:
-    """A period's kinds, beginning with the rarest: the best one to find the beginning by."""
+    """A period's kinds, beginning with the rarest, which best marks the beginning."""
     if len(set(keys)) == 1:
         return keys
     counts = Counter(keys)

@@ -1,11 +1,11 @@
-"""What slow candidates cost a run, and which of them are given up.
+"""What slow candidates cost a run, and which of them are abandoned.
 
     usual    the time of a step with the incumbent now (`search.observations`)
-    cost     of some steps: how much longer they took than usual, in steps' time; never less than 0
+    cost     of some steps: how much longer than usual they took, in steps' time; never less than 0
 
-What counts is all that a candidate causes: the steps of its samples, those that settled behind the
-change to it, those that still ran with it when the next settings had been asked for, and those that
-settled behind the change back.
+The cost includes all that a candidate causes: the steps of its samples, those that settled after
+the change to it, those that still ran with it after the next settings had been requested, and those
+that settled after the change back.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from hvdtune.settings.knobs import Settings
 
 # A candidate is abandoned if its first whole step takes ABANDON_AT_ONCE times the incumbent's, if
 # the better of two takes ABANDON_RATIO times, or if the mean of a few steps is slower by
-# ABANDON_LOSS and three standard errors. A single step has to be far off: it may be a checkpoint.
-# If it takes PAUSE_NS longer, it may be what takes seconds once (a compilation, the first batch of
-# a new data loader), so that a second step has to say the same.
+# ABANDON_LOSS and three standard errors. A single step must be far off: it may be a checkpoint.
+# If it takes PAUSE_NS longer, it may be a one-time delay of seconds (a compilation, the first batch
+# of a new data loader), so a second step must confirm it.
 ABANDON_AT_ONCE = 10.0
 PAUSE_NS = 1e9
 ABANDON_RATIO = 1.3
 ABANDON_LOSS = 0.05
 ABANDON_STEPS = 3
-USUAL_SHARE = 0.01  # of the run is what slow candidates may cost
-SEARCH_SHARE = 0.9  # of the limit: the search ends there, as the comparison may cost something, too
+USUAL_SHARE = 0.01  # of the run: what slow candidates may cost
+SEARCH_SHARE = 0.9  # of the limit: the search ends there, as the comparison also costs something
 
 
 class Harm:
-    """What the candidates of a run have cost so far (`steps`), and how much they may cost.
+    """The cost of a run's candidates so far (`steps`), and its limit.
 
-    `at_limit`: whether the last candidate found hopeless was so because the limit was reached;
+    `at_limit`: whether the last candidate was found hopeless because the limit was reached;
     otherwise it was clearly slower.
     """
 
@@ -74,14 +74,14 @@ class Harm:
     ) -> bool:
         """Whether a candidate need not be measured to the end.
 
-        `seen_ns` are the steps since the change that ran wholly under it, `sample` is made of
-        those that count so far. One that is being `compared` is only given up at the limit.
+        `seen_ns` are the steps since the change that ran entirely under it, `sample` is made of
+        those that count so far. If it is being `compared`, it is abandoned only at the limit.
         """
         self.at_limit = False
         if not seen_ns:
             return False
         usual_ns = math.exp(usual.value) * 1e6
-        # The longest may be a checkpoint, which is nobody's fault.
+        # The longest may be a checkpoint, which is not the candidate's fault.
         lost = sum(duration / usual_ns - 1 for duration in sorted(seen_ns)[:-1])
         self.at_limit = self.steps + lost > self.limit
         if self.at_limit:
@@ -101,7 +101,7 @@ class Harm:
 def harm_limit_steps(settings: Settings) -> float:
     """What slow candidates may cost in the whole run, in steps' time.
 
-    A share of the run where its length is known, 1 % if the user has not said how large a one.
+    A share of the run if its length is known; 1 % unless the user has set another share.
     """
     limit, expected = settings.autotune_harm_limit, settings.autotune_expected_steps
     if isinstance(limit, str):

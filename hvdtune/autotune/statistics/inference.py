@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, median, stdev
 
-LEVEL_WIDTH = 1.5  # measurements; how far the incumbent's measurements count for one another
-CONSISTENT = 3.0  # variances that differ by less than this factor may be one and the same
+LEVEL_WIDTH = 1.5  # measurements; the range over which the incumbent's measurements are averaged
+CONSISTENT = 3.0  # variances that differ by less than this factor may be the same
 TRIM = 0.2  # of the values, at either end of a trimmed mean
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its standard error and the degrees of freedom the error was found with."""
+    """A value with its standard error and that error's degrees of freedom."""
 
     value: float
     error: float
     freedom: float = math.inf
 
     def margin(self, confidence: float) -> float:
-        """How far the truth may be on one side, at a one-sided confidence (0.99: one in 100)."""
+        """How far off the truth may be to one side, at a one-sided confidence (0.99: 1 in 100)."""
         return self.error * student_quantile(confidence, self.freedom)
 
 
@@ -33,12 +33,12 @@ def student_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t distribution, for `probability` above one half.
 
     Exact for 1, 2 and infinitely many degrees of freedom, else by Hill's expansion (Algorithm 396,
-    Communications of the ACM 13, 1970), which is good to 0.1 % from 3 on.
+    Communications of the ACM 13, 1970), which is accurate to 0.1 % from 3 on.
     """
     if not 0.5 < probability < 1:
         raise ValueError(f"a one-sided probability lies between 0.5 and 1: {probability}")
     if freedom < 1:
-        raise ValueError(f"there is at least one degree of freedom: {freedom}")
+        raise ValueError(f"there must be at least one degree of freedom: {freedom}")
     if math.isinf(freedom):
         return NormalDist().inv_cdf(probability)
     if freedom == 1:
@@ -89,7 +89,7 @@ def level(
     ]
     total = sum(weights)
     if total <= 0:
-        # Too far from every measurement for any weight to be left: the nearest one it is.
+        # Too far from every measurement for any weight: use the nearest one.
         nearest = min(range(len(positions)), key=lambda i: abs(positions[i] - at))
         return Estimate(logs[nearest], errors[nearest])
     shares = [weight / total for weight in weights]
@@ -101,9 +101,9 @@ def level(
 def noise_between(logs: Sequence[float]) -> Estimate:
     """Standard deviation of one measurement, from successive ones of the same settings.
 
-    From the median absolute successive difference: neither slow drift nor a disturbed measurement
-    here and there enters. Returned as the estimate's `error`, its value 0; a median is worth about
-    four tenths of the differences as degrees of freedom.
+    From the median absolute successive difference, which neither slow drift nor a few disturbed
+    measurements affect. It is returned as the estimate's `error`, with the value 0; the degrees of
+    freedom of a median are about four tenths of the differences.
     """
     differences = [abs(after - before) for before, after in itertools.pairwise(logs)]
     if not differences:
@@ -117,7 +117,7 @@ def noise_between(logs: Sequence[float]) -> Estimate:
 def trimmed(values: Sequence[float]) -> Estimate:
     """The mean without TRIM of the values at either end, with Yuen's error (Biometrika 61, 1974).
 
-    Of values that are mostly alike and now and then far off it is known much better than the mean.
+    If values are mostly alike but a few are far off, it is much more precise than the mean.
     Raises ValueError if there are fewer than two.
     """
     n = len(values)
@@ -125,7 +125,7 @@ def trimmed(values: Sequence[float]) -> Estimate:
         raise ValueError(f"a mean with an error needs at least two values: there are {n}")
     out = int(TRIM * n)
     kept = sorted(values)[out : n - out]
-    # Winsorized: what is left out counts as the nearest that is kept.
+    # Winsorized: a value that is cut counts as the nearest one that is kept.
     spread = stdev([kept[0]] * out + kept + [kept[-1]] * out)
     error = spread * math.sqrt((n - 1) / (len(kept) * (len(kept) - 1)))
     return Estimate(fmean(kept), error, len(kept) - 1)
@@ -136,9 +136,9 @@ def paired(differences: Sequence[float], noise: Estimate) -> Estimate:
 
     `noise` is what `noise_between` found in earlier measurements; a difference has twice its
     variance. A few pairs may agree by chance, so the variance is at least that of both together;
-    pairs that scatter CONSISTENT times as much are another matter and speak for themselves alone.
-    As `noise` does not see measurements that are disturbed here and there, they are what makes such
-    pairs scatter, as a rule: their mean is a trimmed one.
+    pairs that scatter CONSISTENT times as much are judged by themselves alone. `noise` ignores a
+    few disturbed measurements, and these usually cause such scatter, so the mean is then a trimmed
+    one.
     """
     n = len(differences)
     if n < 2:

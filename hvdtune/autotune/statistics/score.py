@@ -1,4 +1,4 @@
-"""From training steps to a sample: how long a step takes, and how sure that is.
+"""From training steps to a sample: how long a step takes, and how precise that is.
 
     t        durations of the steps kept, ns
     n        how many
@@ -6,14 +6,14 @@
     T        trimmed mean of t: the mean without the g shortest and the g longest
     s_w      standard deviation of t with the cut values replaced by the nearest kept one
     stderr   s_w / ((1 - 2g/n) sqrt(n)): the standard error of a trimmed mean (Tukey, McLaughlin)
-             Steps of several sizes (optimizers that take turns without a period) are judged and
+             Steps of several sizes (optimizers that alternate without a period) are judged and
              cut size by size; T is the mean of all, s_w the standard deviation of all.
     score    mean bytes of a step / T: bytes per microsecond, that is MB/s (10^6), Horovod's unit
 
 A step counts only if it ran under the settings being measured, after `settle` steps that are left
-out because queues and caches still remember the settings before. Steps that move a very different
-number of bytes are another kind of work (an evaluation, a checkpoint's broadcast) and are left out
-as well; single long ones are counted as outliers and left out.
+out because queues and caches still reflect the earlier settings. Steps that move a very different
+number of bytes are another kind of work (an evaluation, a checkpoint's broadcast) and are also left
+out; single long ones are counted as outliers and left out.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 TRIM = 0.1
-MOST_OUTLIERS = 0.1  # what happens more often is no outlier but what the settings do
+MOST_OUTLIERS = 0.1  # what happens more often is an effect of the settings
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
-LEAST_OF_A_SIZE = 4  # fewer steps do not tell how much they scatter
-ONCE = 5.0  # … but of three, one that takes so many times the median is what takes long once
+LEAST_OF_A_SIZE = 4  # fewer steps do not show how much they scatter
+ONCE = 5.0  # … but of three, one that takes this many times the median is a one-time delay
 OUTLIER_FLOOR = 0.25  # an outlier is at least this much above the median, as a share of it
-LEAST_RELATIVE_ERROR = 5e-4  # nothing is known better than this: clocks tick and machines drift
+LEAST_RELATIVE_ERROR = 5e-4  # the best possible precision: clocks tick and machines drift
 MIN_SAMPLE_NS = 50_000_000
 MIN_VISIT_NS = 15_000_000
-LEAST_STEPS = 3  # fewer have no scatter, and so no error, to speak of
-VISITS = 2  # of a sample's steps a visit has one of so many parts
+LEAST_STEPS = 3  # fewer have no meaningful scatter, so no error
+VISITS = 2  # a visit has this fraction (1 / VISITS) of a sample's steps
 OTHER_WORK = 2.0  # bytes differ by more than this factor: not the work that is being tuned
 
 
@@ -51,16 +51,16 @@ class Step(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Number of the settings the step ended under."""
+        """Number of the settings under which the step ended."""
 
 
 @dataclass(frozen=True)
 class Sample:
     """One measurement: times in milliseconds, score in MB/s; outliers are not among `steps`.
 
-    `settled` steps before it were left out, of `settled_ms` each, or more; before those, `late`
-    steps still ran with the settings before, and took `late_ms` each, or more. `seconds` passed
-    from the change of settings on, those steps included.
+    `settled` steps before it were left out, each of `settled_ms` or more; before those, `late`
+    steps still ran with the earlier settings, each of `late_ms` or more. `seconds` is the time
+    since the change of settings, including those steps.
     """
 
     steps: int
@@ -78,7 +78,7 @@ class Sample:
 
     @property
     def relative_error(self) -> float:
-        """Standard error of the step time as a share of it, never below what clocks can tell."""
+        """Relative standard error of the step time, never below the precision of clocks."""
         return max(LEAST_RELATIVE_ERROR, self.stderr_ms / self.step_time_ms)
 
 
@@ -112,15 +112,15 @@ def summarise(
 
 
 def trimmed_mean(values: Sequence[float]) -> tuple[float, float]:
-    """The trimmed mean and its standard error; of a single value, the value and itself.
+    """The trimmed mean and its standard error; for a single value, that value and itself.
 
-    One value says nothing about its error, so its error is as large as the value.
+    One value tells nothing about its error, so its error is as large as the value.
     """
     return _trimmed_mean([values])
 
 
 def _trimmed_mean(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The same of several groups, each cut for itself."""
+    """The same for several groups, each cut separately."""
     n = sum(len(group) for group in groups)
     if n == 1:
         [value] = (value for group in groups for value in group)
@@ -140,7 +140,7 @@ _Pairs = list[tuple[float, float]]  # durations and sizes
 
 
 def _by_size(pairs: _Pairs) -> list[_Pairs]:
-    """The steps of every size that LEAST_OF_A_SIZE or more have, and all others together."""
+    """The steps of each size that at least LEAST_OF_A_SIZE have, and all others together."""
     groups: dict[float, _Pairs] = {}
     for pair in pairs:
         groups.setdefault(pair[1], []).append(pair)
@@ -150,7 +150,7 @@ def _by_size(pairs: _Pairs) -> list[_Pairs]:
 
 
 def _without_outliers(groups: list[_Pairs]) -> list[_Pairs]:
-    """Drop single long steps: one, or MOST_OUTLIERS of them, if they stand out in their group."""
+    """Drop single long steps, one or a share of MOST_OUTLIERS, that stand out in their group."""
     judged = [
         (duration / limit, at)
         for at, (group, limit) in enumerate((group, _limit(group)) for group in groups)
@@ -166,7 +166,7 @@ def _without_outliers(groups: list[_Pairs]) -> list[_Pairs]:
 
 
 def _limit(group: _Pairs) -> float:
-    """The longest duration that is no outlier."""
+    """The longest duration that is not an outlier."""
     median = statistics.median(duration for duration, _ in group)
     if len(group) < LEAST_OF_A_SIZE:
         return ONCE * median if len(group) == LEAST_OF_A_SIZE - 1 else math.inf
@@ -176,18 +176,18 @@ def _limit(group: _Pairs) -> float:
 
 
 def _shortest_ms(steps: Sequence[Step]) -> float:
-    """The shortest of them: an evaluation or a checkpoint in another one is nobody's fault."""
+    """The shortest of them: longer ones may contain an evaluation or a checkpoint."""
     return min((step.duration_ns for step in steps), default=0) / 1e6
 
 
 class Window:
     """Collects the steps of one trial until they make a sample.
 
-    `epoch` is the number of the settings being measured; steps of an earlier one are late, then
-    `settle` steps are, then `steps` are kept and they must last `min_ns` together, so that a
-    sample of very short steps is not one of the scheduler's moods. `typical_bytes` is what a step
-    of the tuned work moves (0: not known yet). Steps that arrive after the sample is complete are
-    kept too: more is known for nothing.
+    `epoch` is the number of the settings being measured. Steps of an earlier one are late, the next
+    `settle` steps settle, then `steps` are kept. They must last `min_ns` together, so that a sample
+    of very short steps does not depend on the scheduler. `typical_bytes` is what a step of the
+    tuned work moves (0: unknown). Steps that arrive after the sample is complete are also kept,
+    because they cost nothing.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class Window:
             return
         if self._is_other_work(step.bytes):
             self._other += 1
-            # Nothing but "other" work: the training itself has changed, so measure that.
+            # Only "other" work arrives: the training itself has changed, so measure that.
             if self._other <= 2 * self._steps:
                 return
             self._typical_bytes = 0.0
@@ -229,7 +229,7 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """How many steps make a sample at least."""
+        """The least number of steps in a sample."""
         return self._steps
 
     @property
@@ -240,7 +240,7 @@ class Window:
 
     @property
     def seen_ns(self) -> list[int]:
-        """Durations of all steps under the settings, without the first (it began before them)."""
+        """Durations of all steps under the settings, except the first (it began before them)."""
         return [step.duration_ns for step in (self._settled + self._kept)[1:]]
 
     @property
@@ -251,8 +251,8 @@ class Window:
     def sample(self, abandoned: bool = False) -> Sample:
         """The sample so far.
 
-        Raises ValueError if there is no step in it. An abandoned one may use the settle steps
-        (all but the first) when nothing else was seen.
+        Raises ValueError if it has no step. An abandoned one may use the settle steps (all but the
+        first) if there are no others.
         """
         steps = self._kept or (self._settled[1:] if abandoned else [])
         found = summarise(
@@ -271,7 +271,7 @@ class Window:
     def of(
         cls, epoch: int, steps: int, settle: int, typical_bytes: float, is_visit: bool
     ) -> Window:
-        """That of a sample of so many steps, or of a short visit, where several make a sample."""
+        """A window for a sample of this many steps, or for a visit, a short part of a sample."""
         if is_visit:
             return cls(
                 epoch, max(LEAST_STEPS, steps // VISITS), settle, typical_bytes, MIN_VISIT_NS

@@ -7,9 +7,9 @@
     S+, S-  max(0, S + z - SLACK), max(0, S - z - SLACK)
 
 A change is reported when S+ or S- passes LIMIT and the median of the last RECENT blocks is off by
-LEAST_CHANGE or more: what is too small to matter starts nothing (Page, Biometrika 41, 1954). Steps
-that move a very different number of bytes are other work (evaluation) and are left out, unless
-nothing else comes any more: then the training itself has changed, which is reported as well.
+LEAST_CHANGE or more: changes too small to matter are ignored (Page, Biometrika 41, 1954). Steps
+that move a very different number of bytes are other work (evaluation) and are left out. If only
+other work arrives, the training itself has changed, which is also reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMIT = 12.0
 CLIP = 4.0
 LEAST_SPREAD = 0.01
 LEAST_CHANGE = 0.05
-OTHER_STEPS = 5 * BLOCK  # so many steps of other work in a row are no exception
+OTHER_STEPS = 5 * BLOCK  # this many steps of other work in a row are not an exception
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Change:
         """For a person."""
         times = f"from {self.before_ms:.4g} to {self.after_ms:.4g} ms"
         if self.work:
-            return f"the training steps are other ones than before ({times})"
+            return f"the training steps differ from before ({times})"
         share = 100 * (self.after_ms / self.before_ms - 1)
         return f"the step time has changed {times} ({share:+.1f} %)"
 
 
 class Watch:
-    """Takes steps; `add` returns a change once. Make a new one to go on watching."""
+    """Takes steps; `add` returns a change once. Make a new one to continue watching."""
 
     def __init__(self) -> None:
         self._block: list[Step] = []
@@ -60,7 +60,7 @@ class Watch:
         self._above = self._below = 0.0
 
     def add(self, step: Step) -> Change | None:
-        """Take a step; the change that it made certain, if any."""
+        """Take a step; returns the change if the step made one certain."""
         if not (math.isfinite(step.duration_ns) and step.duration_ns > 0):
             return None
         if self._is_other_work(step.bytes):
@@ -87,7 +87,7 @@ class Watch:
         z = max(-CLIP, min(CLIP, (self._logs[-1] - reference) / spread))
         self._above = max(0.0, self._above + z - SLACK)
         self._below = max(0.0, self._below - z - SLACK)
-        # Only the reference and what is recent is ever looked at again.
+        # Only the reference and recent steps are used again.
         del self._logs[REFERENCE:-RECENT]
         recent = statistics.median(self._logs[REFERENCE:][-RECENT:])
         if max(self._above, self._below) <= LIMIT or abs(recent - reference) < LEAST_CHANGE:

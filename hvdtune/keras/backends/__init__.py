@@ -1,6 +1,6 @@
-"""What Keras' backends do in their own ways: one file each, loaded if Keras uses that backend.
+"""Functions that differ by Keras' backend: one file each, loaded if Keras uses that backend.
 
-Each knows its backend's face; no other room of Keras' face.
+Each file knows its backend's face, but no other room of Keras' face.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Backend(Protocol):
         """Whether its dtype is a floating-point one."""
 
     def is_sparse(self, gradient: Any) -> bool:
-        """Whether it can be reduced without making it dense."""
+        """Whether it can be reduced as a sparse gradient."""
 
     def dense(self, gradient: Any) -> Any:
         """A gradient of any kind as a dense tensor."""
 
     def divided(self, gradient: Any, divisor: int) -> Any:
-        """The quotient: as sparse as `gradient` if it can be reduced like that, else dense."""
+        """The quotient: sparse if `gradient` can be reduced as a sparse one, else dense."""
 
     def is_traced(self, tensor: Any) -> bool:
         """Whether this Python code runs once for many steps: the tensor has no values."""
@@ -54,7 +54,7 @@ class Backend(Protocol):
     def sparse_allreduce(
         self, gradients: Sequence[Any], name: str, op: int, process_set: ProcessSet
     ) -> list[Any]:
-        """The entries of all ranks for each; for Average, divided by the ranks of the set."""
+        """The entries of all ranks for each; for Average, divided by the number of ranks."""
 
     def allreduce(
         self,
@@ -64,21 +64,21 @@ class Backend(Protocol):
         prescale_factor: float,
         postscale_factor: float,
     ) -> Any:
-        """Over all ranks; differentiable."""
+        """Reduce `tensor` over all ranks; differentiable."""
 
     def allgather(self, tensor: Any, name: str | None) -> Any:
-        """Over all ranks."""
+        """Join the tensors of all ranks."""
 
     def broadcast(self, tensor: Any, root_rank: int, name: str | None) -> Any:
-        """Over all ranks."""
+        """The tensor of `root_rank`."""
 
     def reducescatter(self, tensor: Any, name: str | None, op: int) -> Any:
-        """Over all ranks."""
+        """Reduce `tensor` over all ranks; this rank's share of the rows."""
 
 
 @cache
 def current() -> Backend:
-    """Of the backend that Keras uses. Raises ValueError for one that hvdtune has nothing for."""
+    """The backend that Keras uses. Raises ValueError if hvdtune does not support it."""
     name = backend_name()
     if name not in _KNOWN:
         raise ValueError(

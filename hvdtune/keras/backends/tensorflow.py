@@ -104,7 +104,7 @@ def reducescatter(tensor: Any, name: str | None, op: int) -> Any:
 
 
 def _node_name(name: str | None) -> str | None:
-    """`name` as TensorFlow takes names of nodes."""
+    """`name` in the form that TensorFlow accepts for nodes."""
     if name is None:
         return None
     return "".join(c if (c.isalnum() and c.isascii()) or c in "_./" else "_" for c in name)

@@ -39,7 +39,7 @@ def divided(gradient: Any, divisor: int) -> Any:
 
 
 def is_traced(tensor: Any) -> bool:
-    # Keras finds out shapes with tensors on this device, which have no memory.
+    # On this device, without memory, Keras computes only shapes.
     return bool(tensor.device.type == "meta")
 
 

@@ -29,9 +29,9 @@ __all__ = [
     "run",
 ]
 
-# Errors in which TensorFlow and JAX wrap what a collective in a compiled step raises if its job is
-# lost, and what their texts have then: the operation's type, or what XLA's begin with. The name of
-# the package alone is in the stack that TensorFlow adds to any error.
+# If a job is lost, TensorFlow and JAX wrap the error of a collective in a compiled step in these
+# types. Their texts then contain the operation's type, or XLA's prefix. The name of the package
+# alone proves nothing: it is in the stack that TensorFlow adds to any error.
 _WRAPPERS = {
     **dict.fromkeys(("UnknownError", "AbortedError"), "Horovod"),
     **dict.fromkeys(("InternalError", "JaxRuntimeError", "XlaRuntimeError"), "hvdtune: "),
@@ -41,10 +41,10 @@ _WRAPPERS = {
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator for `func(state, …)`: training that starts over when the job has changed.
 
-    When a collective fails (a rank is gone, the job was shut down), the state goes back to its last
-    commit and the job is joined anew by `shutdown()` and `init()`; when hosts have changed, the
-    current state is kept. Then the reset callbacks run, the state is made that of rank 0, and
-    `func` is called again.
+    If a collective fails (a rank is gone, the job was shut down), the state returns to its last
+    commit and `shutdown()` and `init()` join the job anew; if hosts have changed, the current state
+    is kept. Then the reset callbacks run, the state becomes that of rank 0, and `func` is called
+    again.
     """
     return run_translated(
         func,

@@ -12,7 +12,7 @@ Logs = dict[str, Any] | None
 class CommitStateCallback(_Callback):
     """Commits `state` every `batches_per_commit` batches, and at the end of an epoch.
 
-    Comes after the other callbacks that change the state.
+    Put it after the other callbacks that change the state.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
@@ -22,7 +22,7 @@ class CommitStateCallback(_Callback):
         self.batches_remaining = batches_per_commit
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Count anew."""
+        """Start counting again."""
         super().on_train_begin(logs)
         self.batches_remaining = self.batches_per_commit
 
@@ -39,16 +39,16 @@ class CommitStateCallback(_Callback):
         self.commit()
 
     def commit(self) -> None:
-        """`state.commit()`; a class of its own may do more here."""
+        """`state.commit()`; subclasses may do more here."""
         self.state.commit()
 
 
 class UpdateBatchStateCallback(_Callback):
-    """Keeps `state.batch`, the number of batches of the epoch that are done; 0 at its end.
+    """Keeps `state.batch`, the number of finished batches of the epoch; 0 at its end.
 
-    The first epoch after a reset goes on from there: `params["steps"]` says so, but Keras does not
-    follow it any more. Give `fit` `steps_per_epoch=steps - state.batch` for the epoch in which
-    training starts over.
+    After a reset, the first epoch continues there. `params["steps"]` says so, but Keras no longer
+    reads that: give `fit` `steps_per_epoch=steps - state.batch` for the epoch in which training
+    starts over.
     """
 
     def __init__(self, state: Any) -> None:
@@ -58,13 +58,13 @@ class UpdateBatchStateCallback(_Callback):
         self._steps: int | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note what was done before."""
+        """Note how much was done before."""
         super().on_train_begin(logs)
         self._done_before = self.state.batch
         self._steps = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Tell other callbacks how many steps are left of the epoch."""
+        """Tell other callbacks how many steps of the epoch are left."""
         if self.params and self.params.get("steps"):
             if self._steps is None:
                 self._steps = self.params["steps"]
@@ -76,14 +76,14 @@ class UpdateBatchStateCallback(_Callback):
         self.state.batch = self._done_before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """The next epoch begins at 0."""
+        """Set the batch to 0 for the next epoch."""
         self._done_before = self.state.batch = 0
 
 
 class UpdateEpochStateCallback(_Callback):
-    """Keeps `state.epoch`, the number of epochs that are done in all.
+    """Keeps `state.epoch`, the total number of finished epochs.
 
-    `fit` is called with `epochs=E - state.epoch`, and counts from 0 again after a reset.
+    Call `fit` with `epochs=E - state.epoch`: it counts from 0 again after a reset.
     """
 
     def __init__(self, state: Any) -> None:
@@ -92,7 +92,7 @@ class UpdateEpochStateCallback(_Callback):
         self._done_before = 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note what was done before."""
+        """Note how much was done before."""
         super().on_train_begin(logs)
         self._done_before = self.state.epoch
 

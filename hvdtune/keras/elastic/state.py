@@ -22,7 +22,7 @@ from hvdtune.keras.variables import (
 class KerasState(ObjectState):
     """A built model, its optimizer, and any picklable objects as attributes.
 
-    optimizer: the model's own by default. backend: taken because Horovod takes it. Raises
+    optimizer: the model's own by default. backend: ignored; Horovod has it. Raises
     ValueError for a model that is not built yet.
     """
 
@@ -48,22 +48,22 @@ class KerasState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Assign the values of the last copy to the variables, and set the objects."""
+        """Restore the variables and objects from their last copy."""
         for variable, value in self._saved:
             variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
-        """Make everything on all ranks what it is on rank 0, and save that."""
+        """Make everything on all ranks equal to rank 0's, and save that."""
         broadcast_variables(self._variables(), root_rank=0)
         self._save_variables()
         super().sync()
 
     def reset(self) -> None:
-        """Have Keras make its training step anew: a compiled one has the old job's size and names.
+        """Make Keras build its training step anew: a compiled one has the old job's size and names.
 
-        Nothing for models that `fit` has not trained. With tf-keras, gradients that wait for
-        `backward_passes_per_step` are dropped: a process that is new in the job has none.
+        Does nothing for models that `fit` has not trained. With tf-keras, gradients that wait for
+        `backward_passes_per_step` are dropped, because a process that is new in the job has none.
         """
         drop_waiting_gradients(self.optimizer)
         if getattr(self.model, "train_function", None) is not None:

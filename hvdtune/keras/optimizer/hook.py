@@ -1,4 +1,4 @@
-"""What a distributed optimizer of Keras 3 does otherwise than the wrapped one, on any backend."""
+"""How a distributed optimizer of Keras 3 differs from the wrapped one, on any backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hvdtune.keras.variables import CallableList
 
 
 class Passes:
-    """How many gradients add up before one step; Horovod calls its like `_agg_helper`."""
+    """How many gradients add up before one step; Horovod's `_agg_helper`."""
 
     def __init__(self, optimizer: Any, number: int, averages: bool) -> None:
         self._optimizer = optimizer
@@ -25,16 +25,16 @@ class Passes:
 
     @property
     def counter(self) -> Any:
-        """How many are waiting: an integer scalar of the backend, as Horovod's is TensorFlow's."""
+        """How many are waiting: an integer scalar of the backend, as Horovod's is of TensorFlow."""
         return ops.mod(self._optimizer._iterations.value, self.backward_passes_per_step)
 
 
 class DistributedHook:
-    """Comes before the wrapped class in the order of methods.
+    """Precedes the wrapped class in the method resolution order.
 
-    Without accumulation gradients are reduced as they come, in `apply`. With Keras' accumulation
-    (`gradient_accumulation_steps`, which `backward_passes_per_step` sets) they are reduced where
-    Keras would clip what has accumulated: once a step, and before it is clipped.
+    Without accumulation, `apply` reduces the gradients it gets. With Keras' accumulation
+    (`gradient_accumulation_steps`, which `backward_passes_per_step` sets) they are reduced once per
+    step, just before Keras clips what has accumulated.
     """
 
     _reduction: GradientReduction | None = None  # while the wrapped class' constructor runs
@@ -44,7 +44,7 @@ class DistributedHook:
 
     @classmethod
     def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        """A distributed optimizer like those of this class, with its settings."""
+        """A distributed optimizer with this class's settings."""
         optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
         cls._distribute(optimizer)
         return optimizer
@@ -68,7 +68,7 @@ class DistributedHook:
         self._mark_step(grads)
 
     def apply_gradients(self: Any, grads_and_vars: Any, *_obsolete: Any, **_obsoletes: Any) -> Any:
-        """The wrapped optimizer's; `name` and what Keras 2 took besides are ignored."""
+        """The wrapped optimizer's; `name` and Keras 2's other arguments are ignored."""
         return super().apply_gradients(list(grads_and_vars))  # type: ignore[misc]
 
     def register_local_var(self: Any, var: Any) -> None:
@@ -77,7 +77,7 @@ class DistributedHook:
 
     @property
     def process_set(self: Any) -> Any:
-        """Whose gradients are reduced together."""
+        """The ranks whose gradients are reduced together."""
         return self._reduction.process_set
 
     @property
@@ -96,23 +96,23 @@ class DistributedHook:
 
     @property
     def iterations(self: Any) -> Any:
-        """Steps; with `backward_passes_per_step`, of which Keras knows nothing, calls of `apply`.
+        """Steps; with `backward_passes_per_step`, which Keras does not know, calls of `apply`.
 
-        Inside a step the update sees the number of updates, by which Adam corrects its moments.
+        Inside a step, the update sees the number of updates, from which Adam corrects its moments.
         """
         if self._agg_helper is not None and not self._is_applying:
             return self._iterations
         return super().iterations  # type: ignore[misc]
 
     def get_config(self: Any) -> dict[str, Any]:
-        """The wrapped optimizer's: nothing in it is of hvdtune."""
+        """The wrapped optimizer's: it contains nothing of hvdtune."""
         config: dict[str, Any] = super().get_config()  # type: ignore[misc]
         if self._agg_helper is not None:
             config["gradient_accumulation_steps"] = None
         return config
 
     def save_own_variables(self: Any, store: Any) -> None:
-        """The wrapped optimizer's: no gradients that wait for `backward_passes_per_step`."""
+        """The wrapped optimizer's, without gradients that wait for `backward_passes_per_step`."""
         with self._as_wrapped():
             super().save_own_variables(store)  # type: ignore[misc]
 
@@ -132,7 +132,7 @@ class DistributedHook:
             self._hides_accumulators = False
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        # Not an attribute of the optimizer: Keras would take these for its own variables.
+        # Not an attribute of the optimizer: Keras would track these as its own variables.
         self._reduction.accumulating = list(trainable_variables)
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
@@ -142,24 +142,24 @@ class DistributedHook:
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _reduced_accumulation(self: Any, grads: list[Any]) -> list[Any]:
-        """The mean of accumulated gradients, or their sum, reduced at the step that uses it."""
+        """The mean of accumulated gradients, or their sum, reduced in the step that uses it."""
         helper, variables = self._agg_helper, self._reduction.accumulating
         if helper is not None and not helper.average_aggregated_gradients:
             grads = [gradient * helper.backward_passes_per_step for gradient in grads]
         if backend_name() != "jax":
             return list(self._reduction(grads, variables))
-        # On JAX, Keras computes an update at every call and drops those that come too early.
+        # On JAX, Keras computes an update at every call and drops those before the last.
         is_step = (self._iterations + 1) % self.gradient_accumulation_steps == 0
         return list(ops.cond(is_step, lambda: self._reduction(grads, variables), lambda: grads))
 
     def _backend_reset_gradient_accumulators(self: Any) -> None:
-        # Multiplied by zero, as on PyTorch, an infinity would stay in all the steps to come.
+        # PyTorch's backend multiplies by zero, which would keep an infinity for all later steps.
         for accumulator in self._accumulated_gradients:
             if accumulator is not None:
                 accumulator.assign(ops.zeros(accumulator.shape, dtype=accumulator.dtype))
 
     def _mark_step(self: Any, grads: Sequence[Any]) -> None:
-        """Tell the recording that a step ends, where Python runs at every step."""
+        """Tell the recording that a step ends, if Python runs at every step."""
         first = next((gradient for gradient in grads if gradient is not None), None)
         if first is None or backends.current().is_traced(first):
             return

@@ -1,8 +1,8 @@
-"""What a distributed optimizer of tf-keras does otherwise than the wrapped one.
+"""How a distributed optimizer of tf-keras differs from the wrapped one.
 
-tf-keras has two kinds: `optimizers.legacy`, and those of the versions behind it. Both have a method
-for reducing gradients over the replicas of a `tf.distribute` strategy, which `apply_gradients` and
-loss scaling call before they look at the gradients: that is the hook.
+tf-keras has two kinds: `optimizers.legacy`, and the newer ones. Both have a method that reduces
+gradients over the replicas of a `tf.distribute` strategy. `apply_gradients` and loss scaling call
+it before they look at the gradients, so it is overridden here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvdtune.keras.variables import CallableList
 
 
 class Passes:
-    """Adds gradients up over several calls of `apply_gradients`; Horovod's `_agg_helper`."""
+    """Sums gradients over several calls of `apply_gradients`; Horovod's `_agg_helper`."""
 
     def __init__(self, number: int, averages: bool, sparse_as_dense: bool) -> None:
         self.backward_passes_per_step = number
@@ -31,7 +31,7 @@ class Passes:
         self._sums: list[Any] = []
 
     def add(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
-        """Add these up; whether the step is to be done now. Raises ValueError for sparse ones."""
+        """Add these. Returns whether to take the step now. Raises ValueError for sparse ones."""
         if any(isinstance(g, tf.IndexedSlices) for g in gradients) and not self.sparse_as_dense:
             raise ValueError(
                 "IndexedSlices are not supported when backward_passes_per_step > 1; pass "
@@ -46,8 +46,8 @@ class Passes:
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
                 continue
-            if self._sums[index] is None:  # the first passes may have none for this variable
-                with tf.init_scope():  # traced without the size of a batch, gradients have no shape
+            if self._sums[index] is None:  # no earlier pass had one for this variable
+                with tf.init_scope():  # gradients may be traced without a shape
                     zeros = tf.zeros(variable.shape, gradient.dtype)
                     self._sums[index] = tf.Variable(zeros, trainable=False)
             self._sums[index].assign_add(tf.convert_to_tensor(gradient))
@@ -55,7 +55,7 @@ class Passes:
         return tf.equal(self.counter, self.backward_passes_per_step)
 
     def take(self) -> list[Any]:
-        """What has added up; the sums begin at zero again."""
+        """The accumulated gradients; the sums begin at zero again."""
         divisor = self.backward_passes_per_step if self.average_aggregated_gradients else 1
         taken = [
             None if s is None else s.read_value() / tf.cast(divisor, s.dtype) for s in self._sums
@@ -65,7 +65,7 @@ class Passes:
         return taken
 
     def drop(self) -> None:
-        """Begin a step, without what has added up: it is of a job that is over, say."""
+        """Begin a step without what has accumulated, for example in a job that is over."""
         for total in self._sums:
             if total is not None:
                 total.assign(tf.zeros(total.shape, total.dtype))
@@ -73,14 +73,14 @@ class Passes:
 
 
 class LegacyHook:
-    """Comes before the wrapped class in the order of methods, for both kinds."""
+    """Precedes the wrapped class in the method resolution order, for both kinds."""
 
     _reduction: GradientReduction | None = None
     _agg_helper: Passes | None = None
 
     @classmethod
     def from_config(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        """A distributed optimizer like those of this class, with its settings."""
+        """A distributed optimizer with this class's settings."""
         optimizer = super().from_config(config, *args, **kwargs)  # type: ignore[misc]
         cls._distribute(optimizer)
         return optimizer
@@ -91,7 +91,7 @@ class LegacyHook:
 
     @property
     def process_set(self: Any) -> Any:
-        """Whose gradients are reduced together."""
+        """The ranks whose gradients are reduced together."""
         return self._reduction.process_set
 
     @property
@@ -104,13 +104,13 @@ class LegacyHook:
     ) -> list[tuple[Any, Any]]:
         """The wrapped optimizer's pairs, reduced; `apply_gradients` does not reduce them again.
 
-        As they are if loss scaling asks: what it unscales is reduced when it is applied.
+        For loss scaling they are not reduced: the unscaled gradients are reduced when applied.
         """
         parent: Any = super()
         if hasattr(parent, "_compute_gradients"):
             pairs = parent._compute_gradients(loss, var_list, grad_loss=grad_loss, tape=tape)
         else:
-            if not callable(var_list):  # the other kind takes lists of lists
+            if not callable(var_list):  # only the other kind takes lists of lists
                 var_list = tf.nest.flatten(var_list)
             pairs = parent.compute_gradients(loss, var_list, tape=tape)
         return pairs if self._is_scaled else self._reduced_pairs(pairs)
@@ -122,7 +122,7 @@ class LegacyHook:
         return self._compute_gradients(loss, var_list, tape=tape)
 
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
-        """The wrapped optimizer's gradients of a tensor in a graph, reduced; or see above."""
+        """The wrapped optimizer's gradients of a tensor in a graph, reduced as above."""
         parent: Any = super()
         if hasattr(parent, "get_gradients"):
             gradients = parent.get_gradients(loss, params)
@@ -141,11 +141,11 @@ class LegacyHook:
 
     @property
     def _is_scaled(self: Any) -> bool:
-        """Whether it is in an optimizer that scales losses; tf-keras notes that."""
+        """Whether an optimizer that scales losses contains it; tf-keras notes that."""
         return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
     def _check_loss_scaling(self: Any) -> None:
-        """Once more, for what has been put into such an optimizer, or compiled, since."""
+        """Check again: it may have been put into such an optimizer, or compiled, since."""
         if self._is_scaled:
             passes = getattr(self._agg_helper, "backward_passes_per_step", 1)
             refuse_with_loss_scaling(passes, self._reduction.op)
@@ -158,7 +158,7 @@ class LegacyHook:
         return list(zip(self._allreduce(gradients, variables), variables, strict=True))
 
     def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """The gradients, reduced; as they are where they accumulate first."""
+        """The gradients, reduced; unchanged if they accumulate first."""
         self._check_loss_scaling()
         if self._agg_helper is not None:
             return list(grads)
@@ -180,7 +180,7 @@ class LegacyHook:
 
     def _apply_when_due(self: Any, pairs: Any, apply: Any, args: Any, kwargs: Any) -> Any:
         gradients, variables = zip(*pairs, strict=True)
-        with tf.init_scope():  # variables cannot be made inside of a condition
+        with tf.init_scope():  # variables cannot be made inside a condition
             if hasattr(self, "_create_all_weights"):
                 _ = self.iterations
                 self._create_all_weights(variables)
@@ -211,15 +211,15 @@ class NewStyleHook(LegacyHook):
 
 
 def hook_of(wrapped: type) -> type:
-    """What comes before a class of either kind."""
+    """The class that precedes an optimizer class of either kind."""
     old = tf_keras.optimizers.legacy.Optimizer
     return LegacyHook if issubclass(wrapped, old) else NewStyleHook
 
 
 def refuse_with_loss_scaling(passes: int, op: int) -> None:
-    """Raise ValueError for what does not go together with it.
+    """Raise ValueError for settings that loss scaling does not allow.
 
-    tf-keras leaves out a step by what a process finds, so gradients must be reduced before that.
+    Each process decides whether tf-keras skips a step, so gradients must be reduced before.
     """
     if passes > 1 or op != Average:
         raise ValueError(
@@ -231,7 +231,7 @@ def refuse_with_loss_scaling(passes: int, op: int) -> None:
 def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages: bool) -> None:
     """Give a new optimizer of a distributed class what it needs.
 
-    Raises ValueError for what does not go together with loss scaling.
+    Raises ValueError for settings that loss scaling does not allow.
     """
     if tf_keras.mixed_precision.global_policy().name == "mixed_float16":
         refuse_with_loss_scaling(passes, reduction.op)

@@ -1,4 +1,4 @@
-"""Methods that optimizers of Keras 2 had and Keras 3 has not; on TensorFlow, scripts call them."""
+"""Methods of Keras 2's optimizers that Keras 3's lack; scripts call them on TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hvdtune.tensorflow.util import value_of
 
 
 class TensorFlowHook:
-    """Comes before `DistributedHook`. Gradients that these methods return are reduced.
+    """Precedes `DistributedHook`. Gradients that these methods return are reduced.
 
-    `compute_gradients` and `get_gradients` of the wrapped class, where a script gives it some, are
-    what gradients come from.
+    If a script gives the wrapped class `compute_gradients` or `get_gradients`, these compute the
+    gradients.
     """
 
     def _compute_gradients(
@@ -25,8 +25,8 @@ class TensorFlowHook:
     ) -> list[tuple[Any, Any]]:
         """Pairs (gradient, variable) for `loss`: a function, or a tensor computed under `tape`.
 
-        `apply_gradients` does not reduce these once more. Raises ValueError for a tensor without
-        a tape.
+        `apply_gradients` does not reduce these again. Raises ValueError for a tensor without a
+        tape.
         """
         parent: Any = super()
         if hasattr(parent, "compute_gradients"):
@@ -71,7 +71,7 @@ class TensorFlowHook:
     _aggregate_gradients = aggregate_gradients
 
     def _allreduce(self: Any, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
-        """The gradients, reduced; as they are where they accumulate first."""
+        """The gradients, reduced; unchanged if they accumulate first."""
         if self.gradient_accumulation_steps:
             return list(grads)
         results: list[Any] = self._reduction(grads, vars)
@@ -79,7 +79,7 @@ class TensorFlowHook:
         return results
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
-        """`DistributedHook.apply`. Raises ValueError in what XLA compiles if it cannot do that."""
+        """`DistributedHook.apply`. Raises ValueError if XLA compiles the step but cannot reduce."""
         compiled = self._reduction.is_needed and compiled_calls.is_compiling()
         if compiled and (reason := compiled_calls.missing()):
             raise ValueError(
@@ -91,7 +91,7 @@ class TensorFlowHook:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _mark_step(self: Any, grads: Sequence[Any]) -> None:
-        """In a function a node of its graph tells; of accumulated gradients, callbacks do."""
+        """In a function, a graph node tells; if gradients accumulate, callbacks do."""
         if tf.executing_eagerly():
             super()._mark_step(grads)  # type: ignore[misc]
         elif not self.gradient_accumulation_steps:

@@ -1,8 +1,8 @@
-"""How an optimizer becomes a distributed one.
+"""Makes an optimizer a distributed one.
 
 The class of the distributed optimizer derives from the wrapped one's and has its name and module,
-so that models saved with it load where there is no hvdtune. It holds what makes its optimizers
-distributed ones, so that what its `from_config` makes is one too.
+so that models saved with it load without hvdtune. The class also holds the settings of its
+optimizers, so that its `from_config` makes distributed ones too.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ def DistributedOptimizer(
 ) -> Any:
     """A new optimizer like `optimizer` that reduces gradients over the ranks before it uses them.
 
-    It is made from the configuration of `optimizer`, which stays as it is; values that this one's
-    variables have by now are not taken over. `from_config` of its class makes another like it.
-    Gradients are reduced wherever they are applied: in
-    `fit`, `apply_gradients` and `apply`, unless hvdtune has reduced them before. All of a step are
-    one group; `num_groups` or `groups` (a number, or lists of variables) ask for several.
+    It is made from the configuration of `optimizer`, which stays as it is; current values of that
+    one's variables are not copied. `from_config` of its class makes another like it. Gradients
+    are reduced wherever they are applied: in `fit`, `apply_gradients` and `apply`, unless hvdtune
+    has reduced them before. All gradients of a step are one group; `num_groups` or `groups` (a
+    number, or lists of variables) ask for several.
 
-    name: what messages between ranks call the gradients; `Distributed<Class>` by default.
-    device_dense, device_sparse: taken because Horovod takes them; they change nothing.
+    name: the gradients' name in messages between ranks; `Distributed<Class>` by default.
+    device_dense, device_sparse: ignored; Horovod has them.
     sparse_as_dense: make TensorFlow's IndexedSlices dense first, instead of gathering their rows.
-    gradient_predivide_factor: divide by it before the sum over ranks, and by the rest behind it.
+    gradient_predivide_factor: divide by it before the sum over ranks, and by the rest after it.
     op: Average or Sum.
-    backward_passes_per_step: reduce and apply the sum of so many gradients, or their mean
+    backward_passes_per_step: reduce and apply the sum of this many gradients, or their mean
     (`average_aggregated_gradients`). Keras' own `gradient_accumulation_steps` is reduced alike.
     scale_local_gradients: divide gradients of local variables (`register_local_var`) by the number
     of ranks.
 
-    Raises ValueError for arguments that contradict each other, or, on tf-keras, do not go together
-    with loss scaling (if that comes later, at the first step); TypeError for what is no optimizer
-    of the Keras in use.
+    Raises ValueError for arguments that contradict each other, or that loss scaling does not allow
+    on tf-keras (at the first step, if loss scaling is added later); TypeError for anything but an
+    optimizer of the Keras in use.
     """
     checked = check_arguments(op, gradient_predivide_factor, num_groups, groups)
     if (
@@ -141,7 +141,7 @@ def PartialDistributedOptimizer(
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether it reduces gradients, or the one in it does."""
+    """Whether it, or the optimizer inside it, reduces gradients."""
     innermost = getattr(optimizer, "inner_optimizer", None) or optimizer
     return getattr(innermost, "_reduction", None) is not None
 
@@ -184,7 +184,7 @@ def _wrap(plain: Any, reduction: GradientReduction, passes: int, averages: bool)
 
 
 def _class_of(wrapped: type, distribute: Callable[[Any], None]) -> Any:
-    """A distributed class of an optimizer's class: `distribute` is for each that it makes."""
+    """A distributed subclass of an optimizer class; `distribute` prepares each new optimizer."""
     hooks: tuple[type, ...]
     if LEGACY:
         from hvdtune.keras.optimizer import legacy

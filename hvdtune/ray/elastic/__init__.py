@@ -1,4 +1,4 @@
-"""Elastic jobs on Ray: what Horovod has in `horovod.ray.elastic` and `horovod.ray.elastic_v2`.
+"""Elastic jobs on Ray: the contents of Horovod's `horovod.ray.elastic` and `elastic_v2`.
 
 Knows the driver of `launch.elastic`, and the actors of `hvdtune.ray`.
 """

@@ -24,17 +24,17 @@ from hvdtune.ray import crew
 from hvdtune.ray.elastic.discovery import Share
 from hvdtune.ray.worker import BaseHorovodWorker
 
-# Of Ray's resource that each node has once, and that names its address.
+# The prefix of the Ray resource that every node has once, and that contains its address.
 _SHARE_OF_ADDRESS = 0.01
-# Failures so long before the job's end may be its reason.
+# A failure up to this long before the job's end may be its reason.
 _REASON_SECONDS = 10.0
 
 
 class Work(NamedTuple):
-    """What each process does.
+    """The work of each process.
 
-    It calls a `method` of the worker with `what`, a reference. It has `variables` beside those of
-    its place, and sends what it logs to `queue`. `executable` are the arguments of
+    It calls a `method` of the worker with `what`, a reference. It gets `variables` in addition to
+    those of its place, and sends its log messages to `queue`. `executable` holds the arguments of
     `BaseHorovodWorker.start_executable`.
     """
 
@@ -46,7 +46,7 @@ class Work(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A process that has failed: when (s of a monotonic clock), and how."""
+    """A process that has failed: the time (s of a monotonic clock), and the error."""
 
     time: float
     member: crew.Member
@@ -61,16 +61,16 @@ class _Process:
     is_killed: bool = False  # by the driver
 
     def member(self) -> crew.Member:
-        """As messages name it; its facts are known."""
+        """The process in the form that messages need. Its facts must be known."""
         assert self.facts is not None
         [found] = crew.members_of([self.actor], [self.facts])
         return found._replace(rank=self.order.start_rank)
 
 
 class Actors:
-    """A `Starter`. `results` are the values that processes have returned, by their start ranks.
+    """A `Starter`. `results` are the values that processes have returned, by start rank.
 
-    Ray answers in threads of its own, from which everything is posted to the driver's.
+    Ray answers in threads of its own; these post every event to the driver's thread.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Actors:
         interfaces: Sequence[str],
     ) -> None:
         self.results: dict[int, Any] = {}
-        self.nodes: dict[str, None] = {}  # where processes have been
+        self.nodes: dict[str, None] = {}  # that have had processes
         self._driver = driver
         self._job = job
         self._work = work
@@ -94,10 +94,10 @@ class Actors:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    # ---- what the driver asks for ----------------------------------------------------------------
+    # ---- requests of the driver ------------------------------------------------------------------
 
     def start(self, order: Start) -> None:
-        """Make the actor; the rest follows when it has said what it is."""
+        """Make the actor; `_begin` continues when it has reported its facts."""
         options = {"num_cpus": self._share.cpus, "num_gpus": self._share.gpus, **_on(order.host)}
         make = ray.remote(BaseHorovodWorker).options(**options).remote
         actor: Any = make(world_rank=order.planned.rank, world_size=order.planned.size)
@@ -105,14 +105,14 @@ class Actors:
         self._when_done(actor.facts.remote(), partial(self._begin, order.identity))
 
     def kill(self, identity: str, at_once: bool) -> None:
-        """End the actor. Ray has no gentler way, and says when it has happened."""
+        """End the actor. Ray has no gentler way, and reports when it is done."""
         process = self._processes.get(identity)
         if process is not None:
             process.is_killed = True
             ray.kill(process.actor)
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """Where ranks on these hosts meet, if they are several machines."""
+        """The variables that tell ranks on these hosts where to connect, if on several machines."""
         by_host = {
             process.order.host: placed.PlacedProcess(**process.facts["process"])
             for process in self._processes.values()
@@ -125,24 +125,24 @@ class Actors:
         return rendezvous.variables(address, rendezvous.free_port(address), self._interfaces)
 
     def count_on(self, host: str) -> int | None:
-        """How many processes run on a host; None while some start there. From any thread."""
+        """The number of processes on a host; None while some start there. From any thread."""
         there = [one for one in list(self._processes.values()) if one.order.host == host]
         return None if any(process.facts is None for process in there) else len(there)
 
-    # ---- the course of a process -----------------------------------------------------------------
+    # ---- the life of a process -------------------------------------------------------------------
 
     def _when_done(self, reference: Any, then: Callable[[Future[Any]], None]) -> None:
-        """Call `then`, in the driver's thread, once what a reference stands for is there."""
+        """Call `then` in the driver's thread once the value of a reference is ready."""
         reference.future().add_done_callback(lambda future: self.post(partial(then, future)))
 
     def post(self, event: Callable[[], None]) -> None:
-        """Have `event` called in the driver's thread, unless the job is over; from any thread."""
+        """Call `event` in the driver's thread, unless the job is over; from any thread."""
         with self._lock:
             if not self._is_closed:
                 self._driver.post(event)
 
     def _begin(self, identity: str, future: Future[Any]) -> None:
-        """The actor runs, and has said what it is; or it could not be started."""
+        """The actor has reported its facts, or it could not be started."""
         process, error = self._processes[identity], future.exception()
         if error is not None:
             del self._processes[identity]
@@ -162,7 +162,7 @@ class Actors:
         self._when_done(reference, partial(self._end, identity))
 
     def _gpus(self, process: _Process) -> str:
-        """All GPUs of the node, in such an order that its local rank leads to its own."""
+        """All GPUs of the node, ordered so that the process's local rank selects its own."""
         assert process.facts is not None
         own = list(process.facts["process"]["gpus"])
         if not own:
@@ -200,7 +200,7 @@ class Actors:
         return min(late, key=lambda failure: crew.innocence(failure.error), default=None)
 
     def close(self) -> None:
-        """End what is left, and post nothing more."""
+        """End the remaining processes, and post nothing more."""
         with self._lock:
             self._is_closed = True
         crew.end([process.actor for process in self._processes.values()], orderly=False)
@@ -208,7 +208,7 @@ class Actors:
 
 
 def _on(host: str) -> dict[str, Any]:
-    """The options of an actor on a host: one of Ray's nodes by its id, or by its address."""
+    """The options for an actor on a host, which is a Ray node's id or address."""
     if any(node["NodeID"] == host for node in ray.nodes()):
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(host, soft=False)}
     return {"resources": {f"node:{host}": _SHARE_OF_ADDRESS}}

@@ -26,8 +26,8 @@ from hvdtune.ray.elastic.discovery import Share
 from hvdtune.ray.settings import start_seconds
 from hvdtune.settings import knobs
 
-_LOOK_SECONDS = 0.05  # between two looks at what was logged
-# What `hvdtune run` calls RayExecutor's parameters.
+_LOOK_SECONDS = 0.05  # between two checks for log messages
+# RayExecutor's parameters, by the flags of `hvdtune run`.
 _PARAMETERS = {
     "--min-np": "min_workers",
     "--max-np": "max_workers",
@@ -38,7 +38,7 @@ _PARAMETERS = {
 }
 
 
-_NOT_ELASTIC = "is not for elastic jobs, whose workers come and go: call run() or execute()"
+_NOT_ELASTIC = "is not for elastic jobs, whose workers change: call run() or execute()"
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ElasticParams(BaseParams):
             raise ValueError(_in_python(str(error))) from None
 
     def limits(self, start_timeout: float | None) -> Limits:
-        """What the driver allows the job; `start_timeout` None: as the environment says."""
+        """The driver's limits for the job; `start_timeout` None: from the environment."""
         seconds = knobs.from_environ().start_timeout if start_timeout is None else start_timeout
         return Limits(
             self.min_workers,
@@ -73,7 +73,7 @@ class ElasticParams(BaseParams):
         )
 
     def cooldown(self) -> tuple[float, float] | None:
-        """The shortest and the longest time (s) that a node gets no workers after a failure."""
+        """The shortest and longest time (s) for which a node gets no workers after a failure."""
         if not self.cooldown_range:
             return None
         shortest, longest = self.cooldown_range
@@ -102,7 +102,7 @@ class RayHostDiscovery(discovery.RayHostDiscovery):
 class ElasticAdapter(CallingAdapter):
     """Runs each call as a job of its own, with the driver of `hvdtune.launch.elastic`.
 
-    A call returns the values of the workers that were in the job when it ended, the oldest first.
+    A call returns the values of the workers that were in the job at its end, the oldest first.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ElasticAdapter(CallingAdapter):
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take note of what the workers will be; they are started by each call."""
+        """Note the workers' parameters; each call starts the workers."""
         self._executable = (executable_cls, executable_args, executable_kwargs)
         self._variables = dict(extra_env_vars or {})
 
@@ -161,21 +161,21 @@ class ElasticAdapter(CallingAdapter):
         raise NotImplementedError(f"execute_single() {_NOT_ELASTIC}")
 
     def shutdown(self) -> None:
-        """Nothing: workers end with their call."""
+        """Does nothing: workers end with their call."""
 
     def runs(self) -> bool:
         """Whether there are workers between calls."""
         return False
 
     def collect(self, folder: str) -> dict[str, bytes]:
-        """The files of a folder on all nodes that have had workers, by name; the folder goes."""
+        """The files of a folder on all nodes that have had workers, by name; deletes the folder."""
         return node_files.collect(self._nodes, folder)
 
     def _carry_out(self, method: str, what: Any, queue: Any, relay: crew.Relay | None) -> list[Any]:
-        """The values, by the order in which processes were started. Nothing is left of the job.
+        """The values, in the order in which processes were started. Nothing is left of the job.
 
-        Raises `WorkerFailed` if the job has failed because a process has, RuntimeError if for
-        another reason, such as too few nodes for too long.
+        Raises `WorkerFailed` if the job has failed because a process has; RuntimeError for other
+        reasons, such as too few nodes for too long.
         """
         work = Work(method, ray.put(what), self._variables, queue, self._executable)
         job = placed.new_job()
@@ -233,7 +233,7 @@ class ElasticAdapter(CallingAdapter):
 
 
 def _in_python(text: str) -> str:
-    """A sentence of the driver's with the names of `RayExecutor`'s parameters."""
+    """A sentence of the driver, with the names of `RayExecutor`'s parameters."""
     for flag, name in _PARAMETERS.items():
         text = text.replace(flag, name)
     return text

@@ -1,4 +1,4 @@
-"""The hosts of an elastic job: Ray's nodes, or what the user's own discovery finds."""
+"""The hosts of an elastic job: Ray's nodes, or those that the user's own discovery finds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slots_of(
     gpus_per_slot: float | None,
     name: str = "NodeManagerAddress",
 ) -> dict[str, int]:
-    """How many slots each of Ray's living nodes has, by this field; nodes without one are left out.
+    """How many slots each living Ray node has, by this field; nodes without slots are left out.
 
     `gpus_per_slot` None: a slot needs no GPU.
     """
@@ -44,7 +44,7 @@ def slots_of(
 
 
 class RayHostDiscovery:
-    """Finds the hosts of a job among Ray's nodes, all of whose resources it counts."""
+    """Finds the hosts of a job among Ray's nodes; counts all resources of the nodes."""
 
     def __init__(
         self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float = 1
@@ -63,14 +63,14 @@ class RayHostDiscovery:
 
 
 class TestDiscovery(RayHostDiscovery):
-    """Hides and shows nodes by chance, to try out how a training function takes it.
+    """Hides and shows nodes at random, to test how a training function copes with it.
 
-    Every `change_frequency_s` seconds one node goes if there are `max_hosts` or more, one that has
-    gone comes back if there are `min_hosts` or fewer; in between, chance says which. With
-    `verbose`, it prints what there is. Nodes are hidden, not ended: `_graceful` must be true.
+    Every `change_frequency_s` seconds it hides a node if there are `max_hosts` or more, or shows a
+    hidden one if there are `min_hosts` or fewer; in between, chance decides. With `verbose`, it
+    prints the result. Nodes are hidden, not ended: `_graceful` must be true.
     """
 
-    __test__ = False  # pytest takes classes with this name for its own
+    __test__ = False  # pytest would collect a class with this name
 
     def __init__(
         self,
@@ -116,10 +116,10 @@ class TestDiscovery(RayHostDiscovery):
 
 
 class NodeDiscovery(RayHostDiscovery):
-    """The same by the nodes' ids: several nodes may have one address. Leaves out what others use.
+    """The same by node ids, as several nodes may share an address. Omits what others use.
 
     `own`: how many of the job's processes run on a node; None while some are being started there,
-    for then nobody knows whether Ray counts what they need.
+    because then it is unknown whether Ray already counts their resources.
     """
 
     def __init__(self, share: Share, own: Callable[[str], int | None]) -> None:
@@ -146,7 +146,7 @@ class NodeDiscovery(RayHostDiscovery):
 
 
 def _free_by_node() -> Mapping[str, Mapping[str, float]]:
-    """What of each node's resources nobody uses; nothing if this Ray does not tell."""
+    """The free part of each node's resources; nothing if this Ray version does not report it."""
     try:
         from ray._private.state import available_resources_per_node
     except ImportError:
@@ -155,7 +155,7 @@ def _free_by_node() -> Mapping[str, Mapping[str, float]]:
 
 
 class Lookout:
-    """Asks a discovery again and again, in a thread of its own. A context manager."""
+    """Queries a discovery repeatedly, in a thread of its own. A context manager."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Lookout:
 
     def __exit__(self, *error: object) -> None:
         self._ends.set()
-        self._thread.join(timeout=_SECONDS)  # a discovery of the user's may take longer
+        self._thread.join(timeout=_SECONDS)  # a user's discovery may take longer
 
     def _look(self) -> None:
         while not self._ends.is_set():

@@ -26,8 +26,8 @@ class ElasticSettings(MiniSettings):
 class ElasticRayExecutor:
     """Runs elastic jobs on Ray's nodes; `RayExecutor(settings, min_workers=…)` does the same.
 
-    With `override_discovery` False, `settings.discovery` says which hosts there are: an object
-    with `find_available_hosts_and_slots()`, which returns slots by nodes' addresses.
+    With `override_discovery` False, `settings.discovery` names the hosts: it is an object with
+    `find_available_hosts_and_slots()`, which returns slots by the nodes' addresses.
 
     Raises ValueError for `gpus_per_slot` without `use_gpu`.
     """
@@ -49,8 +49,8 @@ class ElasticRayExecutor:
 
         Args:
             min_num_proc, max_num_proc: bounds of the number of workers.
-            reset_limit: how often the workers may be put together anew.
-            elastic_timeout: seconds within which there must be slots, and ranks must meet again.
+            reset_limit: how often the workers may be reassembled.
+            elastic_timeout: seconds within which slots must be found, and ranks must connect again.
             timeout_s: seconds that a worker waits for others that were started with it.
             nics: names of network interfaces for the ranks' connections.
             min_np, max_np: old names (DeprecationWarning).
@@ -104,7 +104,7 @@ class ElasticRayExecutor:
         )
 
     def start(self) -> None:
-        """Take note of the workers' variables; they are started by `run`."""
+        """Note the workers' variables; `run` starts the workers."""
         self._adapter.start(extra_env_vars=self._env_vars)
 
     def run(
@@ -112,5 +112,5 @@ class ElasticRayExecutor:
         worker_fn: Callable[[], Any],
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
-        """What `worker_fn()` gives on the workers that return, the oldest first."""
+        """The values of `worker_fn()` on the workers that return, the oldest first."""
         return self._adapter.run(worker_fn, callbacks=callbacks)

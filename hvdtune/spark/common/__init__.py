@@ -1,4 +1,4 @@
-"""What the estimators of all frameworks share: stores, parameters, data, transformers.
+"""The part that the estimators of all frameworks share: stores, parameters, data, transformers.
 
-Knows `hvdtune.spark.run` and `launch.function`; of the frameworks, none.
+Knows `hvdtune.spark.run` and `launch.function`, but none of the frameworks.
 """

@@ -1,4 +1,4 @@
-"""Where an estimator's ranks run."""
+"""The places in which an estimator's ranks run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class Backend(ABC):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """What `fn(*args, **kwargs)` returned on each rank, by rank. env: further variables."""
+        """The results of `fn(*args, **kwargs)`, by rank. env: additional variables."""
 
     @abstractmethod
     def num_processes(self) -> int:
-        """How many ranks a job has."""
+        """The number of ranks of a job."""
 
 
 class SparkBackend(Backend):
     """Ranks in the tasks of a Spark job.
 
-    num_proc: how many; by default Spark's default parallelism. env: their variables; those given to
-    `run` win. kwargs: further arguments of `hvdtune.spark.run`, such as verbose, stdout or nics.
+    num_proc: how many; by default Spark's default parallelism. env: their variables; those passed
+    to `run` take precedence. kwargs: further arguments of `hvdtune.spark.run`, such as verbose,
+    stdout or nics.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class SparkBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """What the function returned on each rank, by rank."""
+        """The function's results, by rank."""
         from hvdtune.spark import run
 
         results: list[Any] = run(
@@ -71,11 +72,11 @@ class SparkBackend(Backend):
 
 
 class LocalBackend(Backend):
-    """Ranks on the driver's own machine, started by `hvdtune.run`, apart from Spark's executors.
+    """Ranks on the driver's own machine, started by `hvdtune.run`, not by Spark's executors.
 
-    For trying an estimator out, and for one large machine beside a cluster that prepares the data:
-    the store must be reachable from there. num_proc: how many ranks. env: their variables. kwargs:
-    further arguments of `hvdtune.run`.
+    Use it to try an estimator out, or if a cluster prepares the data for one large machine. The
+    store must be reachable from that machine. num_proc: how many ranks. env: their variables.
+    kwargs: further arguments of `hvdtune.run`.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LocalBackend(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
-        """What the function returned on each rank, by rank."""
+        """The function's results, by rank."""
         from hvdtune.launch.function import pickling
         from hvdtune.launch.function.call_site import run
 
@@ -110,7 +111,7 @@ class LocalBackend(Backend):
 
 
 def _with_variables(variables: Mapping[str, str], call: bytes) -> Any:
-    """On a rank: set the variables before anything is imported that reads them."""
+    """On a rank: set the variables before any module that reads them is imported."""
     os.environ.update(variables)
     fn, args, kwargs = pickle.loads(call)
     return fn(*args, **kwargs)

@@ -20,9 +20,9 @@ Columns: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 def from_table(table: Any, sizes: Mapping[str, int] | None = None) -> Columns:
     """All columns of an Arrow table.
 
-    sizes: how long the vectors of a column are that Spark has written as vectors (with their
-    indices); by default as each row says. Raises ValueError naming the column if it has missing
-    values, or rows of different lengths.
+    sizes: lengths of the vectors in columns that Spark has written as vectors (with indices); by
+    default each row says its length. Raises ValueError naming the column if it has missing values,
+    or rows of different lengths.
     """
     known = sizes or {}
     return {
@@ -33,7 +33,7 @@ def from_table(table: Any, sizes: Mapping[str, int] | None = None) -> Columns:
 
 def from_array(array: Any, name: str, size: int | None = None) -> np.ndarray[Any, Any]:
     """One column, of an Arrow table or batch; see `from_table`. `name` is for messages."""
-    if isinstance(array, pa.ChunkedArray):  # of several chunks that are too large for one
+    if isinstance(array, pa.ChunkedArray):  # in several chunks if it is too large for one
         return np.concatenate([from_array(chunk, name, size) for chunk in array.chunks])
     if array.null_count:
         raise ValueError(
@@ -68,7 +68,7 @@ def _one_length(array: Any, name: str) -> int:
 
 
 def _from_vectors(array: Any, name: str, size: int | None) -> np.ndarray[Any, Any]:
-    """Spark's vectors: (type 0 sparse or 1 dense, size, indices, values), dense from here on."""
+    """Spark's vectors: (type 0 sparse or 1 dense, size, indices, values); returns them as dense."""
     try:
         kinds, sizes, indices, values = (
             array.field(part) for part in ("type", "size", "indices", "values")
@@ -93,7 +93,7 @@ def _from_vectors(array: Any, name: str, size: int | None) -> np.ndarray[Any, An
     dense = np.zeros((len(array), width))
     rows = np.repeat(np.arange(len(array)), lengths)
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = np.arange(len(rows)) - starts  # within the row: right for dense ones
+    places = np.arange(len(rows)) - starts  # within the row: already right for dense ones
     flat = np.asarray(indices.fill_null([]).flatten().to_numpy(zero_copy_only=False))
     places[sparse[rows]] = flat
     dense[rows, places] = numbers
@@ -109,11 +109,11 @@ def transformed(
     """The columns after a user's function of a pandas DataFrame, which returns one.
 
     edited: (name, NumPy dtype, shape of a row, whether values may be missing) of columns that the
-    function makes or changes. removed: names of columns that are left out. Raises ValueError if
-    the function returns something else or a column lacks its shape.
+    function makes or changes. removed: names of columns to drop. Raises ValueError if the function
+    returns anything else, or a column does not have its shape.
     """
     if function is not None:
-        import pandas as pd  # only who needs it waits for it
+        import pandas as pd  # a slow import, only if it is needed
 
         frame = pd.DataFrame(
             {name: list(c) if c.ndim > 1 else c for name, c in columns.items()}, copy=False

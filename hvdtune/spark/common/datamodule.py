@@ -1,4 +1,4 @@
-"""How a rank reads its share of an estimator's data: the class that users may replace."""
+"""Reads a rank's share of an estimator's data: the class that users may replace."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hvdtune.spark.common.shards import ShardReader
 class DataModule(ABC):
     """Training and validation data of one rank; a context manager.
 
-    An estimator makes one on each rank, of the class given as `data_module`, with these arguments:
+    An estimator makes one on each rank, of the class `data_module`, with these arguments:
 
-    train_dir, val_dir: folders of Parquet files (paths or URLs). num_train_epochs: epochs to come.
-    has_val: whether there are validation data. train_batch_size, val_batch_size: rows. shuffle:
-    whether training data are shuffled. transform_fn: from a pandas DataFrame to another, or None.
-    inmemory_cache_all: keep all rows in memory. cur_shard, shard_count: this rank and the number of
-    ranks. schema_fields: the columns to read. storage_options: fsspec's. steps_per_epoch_train,
-    steps_per_epoch_val: batches. verbose: whether to print. kwargs: whatever else the estimator
-    knows (see `ParquetDataModule`).
+    train_dir, val_dir: folders of Parquet files (paths or URLs). num_train_epochs: the number of
+    epochs. has_val: whether there are validation data. train_batch_size, val_batch_size: rows.
+    shuffle: whether training data are shuffled. transform_fn: from a pandas DataFrame to another,
+    or None. inmemory_cache_all: keep all rows in memory. cur_shard, shard_count: this rank and the
+    number of ranks. schema_fields: the columns to read. storage_options: fsspec's.
+    steps_per_epoch_train, steps_per_epoch_val: batches. verbose: whether to print. kwargs: the
+    estimator's other values (see `ParquetDataModule`).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DataModule(ABC):
     @property
     @abstractmethod
     def short_name(self) -> str:
-        """What messages call this kind of data module."""
+        """The name of this kind of data module in messages."""
 
     def __enter__(self) -> DataModule:
         return self
@@ -76,15 +76,15 @@ class DataModule(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release what is open; the data are not read after this."""
+        """Release open resources; nothing is read after this."""
 
     @abstractmethod
     def train_data(self) -> Iterable[Any]:
-        """Batches for training, without an end: dicts from column to array of rows."""
+        """Endless batches for training: dicts from column to array of rows."""
 
     @abstractmethod
     def val_data(self) -> Iterable[Any]:
-        """Batches for validation, without an end."""
+        """Endless batches for validation."""
 
 
 class ParquetDataModule(DataModule):
@@ -141,11 +141,11 @@ class ParquetDataModule(DataModule):
         )
 
     def train_data(self) -> Iterable[Columns]:
-        """Batches for training, without an end."""
+        """Endless batches for training."""
         return self._reader(
             self.train_dir, self.train_batch_size, self.shuffle, self.train_reader_worker_count
         )
 
     def val_data(self) -> Iterable[Columns]:
-        """Batches for validation, without an end, in the files' order."""
+        """Endless batches for validation, in the files' order."""
         return self._reader(self.val_dir, self.val_batch_size, False, self.val_reader_worker_count)

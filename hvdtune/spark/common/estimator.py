@@ -1,4 +1,4 @@
-"""The estimator and the model that the frameworks' own ones are made from."""
+"""The base classes of the frameworks' estimators and models."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from hvdtune.spark.common.store import Store
 
 
 class HorovodEstimator(TableParams, Estimator[Any], Persistent):
-    """Trains a model on a DataFrame: writes the data to the store, and trains over the ranks."""
+    """Trains a model on a DataFrame: writes the data to the store, then trains over the ranks."""
 
     entries: ClassVar[tuple[Entry, ...]] = ESTIMATOR
-    #: The beginning of run ids that nobody has chosen.
+    #: The prefix of generated run ids.
     run_prefix: ClassVar[str] = "run"
-    #: The class of the ranks' data, if none is given.
+    #: The default class of the ranks' data.
     default_data_module: ClassVar[type[DataModule]]
 
     def fit_on_parquet(
         self, params: Mapping[Any, Any] | None = None, dataset_idx: int | None = None
     ) -> Any:
-        """The model trained on what lies in the store already.
+        """Train the model on data that are already in the store.
 
-        params: parameters for this call only. dataset_idx: the number of the data, as
-        `prepare_data` gave it; None for folders without a number. Validation data are used if
-        `validation` is set, to whatever it is.
+        params: parameters for this call only. dataset_idx: the number of the data, from
+        `prepare_data`; None for folders without a number. Validation data are used if
+        `validation` has any value.
         """
         estimator = self.copy(params) if params else self
         return estimator._fit_on_parquet(dataset_idx)
@@ -139,7 +139,7 @@ class HorovodEstimator(TableParams, Estimator[Any], Persistent):
             "val_reader_worker_count": self.value("val_reader_num_workers"),
         }
 
-    # ---- what must be right before anything is started ----
+    # ---- checks before anything is started ----
 
     def _check_params(self) -> None:
         name = type(self).__name__
@@ -190,7 +190,7 @@ class HorovodEstimator(TableParams, Estimator[Any], Persistent):
         )
 
     def _environment(self) -> dict[str, str]:
-        """Variables for the ranks."""
+        """The ranks' variables."""
         return {}
 
     def _new_run_id(self) -> str:
@@ -201,7 +201,7 @@ class HorovodEstimator(TableParams, Estimator[Any], Persistent):
         return path is not None and self._store().exists(path)
 
     def _last_checkpoint(self, store: Store, run_id: str) -> bytes | None:
-        """What a run has saved, if it goes on."""
+        """The checkpoint of the run that this one continues, if any."""
         path = store.get_checkpoint_path(run_id)
         return store.read(path) if path is not None and store.exists(path) else None
 
@@ -211,11 +211,11 @@ class HorovodEstimator(TableParams, Estimator[Any], Persistent):
     def _training(
         self, plan: TrainingPlan, checkpoint: bytes | None
     ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What ranks call, and its arguments after the plan."""
+        """The function that ranks call, and its arguments after the plan."""
 
     @abstractmethod
     def _model(self, result: Any, plan: TrainingPlan) -> Any:
-        """The transformer, from what rank 0 returned."""
+        """The transformer, from rank 0's result."""
 
 
 class HorovodModel(TableParams, Model, Persistent):
@@ -249,11 +249,11 @@ class HorovodModel(TableParams, Model, Persistent):
 
     @abstractmethod
     def _loader(self) -> Callable[[], Predict]:
-        """A function that travels to the tasks, and makes there what predicts."""
+        """A function that is sent to the tasks, and makes the predictor there."""
 
 
 def _spark_type(metadata: util.Metadata, label: str, df: Any) -> Any:
-    """The label's type: of the training data, or of the DataFrame if it has the label."""
+    """The label's type in the training data, or in the DataFrame if it has the label."""
     if label in metadata:
         name = metadata[label]["spark_data_type"]
         return VectorUDT() if name == "vector" else _SCALARS.get(name)

@@ -1,4 +1,4 @@
-"""The parameters of estimators and models: tables, from which setters and getters are made.
+"""The parameters of estimators and models: tables, with generated setters and getters.
 
 A table's entry `batch_size` gives a class the Spark ML parameter `batch_size`, its default,
 `setBatchSize` and `getBatchSize`.
@@ -21,7 +21,7 @@ Check = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One parameter: its default, what it means, how a value is checked, further method names."""
+    """One parameter: its default, its meaning, its check, further method names."""
 
     name: str
     default: Any
@@ -31,7 +31,7 @@ class Entry:
 
 
 def whole(lowest: int) -> Check:
-    """Accepts whole numbers from `lowest` on."""
+    """Accepts whole numbers, `lowest` or more."""
 
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < lowest:
@@ -56,21 +56,21 @@ def text(value: Any) -> str:
 
 
 def function(value: Any) -> Any:
-    """Accepts what can be called."""
+    """Accepts callables."""
     if not callable(value):
         raise ValueError("a function")
     return value
 
 
 def items(value: Any) -> list[Any]:
-    """Accepts lists and tuples, and one item alone."""
+    """Accepts lists and tuples, or a single item."""
     if isinstance(value, (list, tuple)):
         return list(value)
     return [value]
 
 
 def texts(value: Any) -> list[str]:
-    """Accepts lists of texts, and one text."""
+    """Accepts lists of texts, or a single text."""
     found = items(value)
     if not all(isinstance(one, str) for one in found):
         raise ValueError("a list of column names")
@@ -119,54 +119,54 @@ ESTIMATOR = (
     Entry("model", None, "the model to train"),
     Entry("optimizer", None, "the optimizer, made for the model"),
     Entry("loss", None, "the loss function, or one for each label"),
-    Entry("loss_weights", None, "how much each label's loss counts; by default alike", weights),
+    Entry("loss_weights", None, "the weight of each label's loss; by default equal", weights),
     Entry("sample_weight_col", None, "the column with the weight of each row", text),
-    Entry("metrics", [], "functions or names of what is measured each epoch", items),
+    Entry("metrics", [], "functions or names of metrics, computed each epoch", items),
     Entry("feature_cols", None, "columns that the model gets, in order", texts),
-    Entry("label_cols", None, "columns that the model is to give, in order", texts),
+    Entry("label_cols", None, "columns that the model must predict, in order", texts),
     Entry("continuous_cols", None, "names of continuous features; not used by training", texts),
     Entry("categorical_cols", None, "names of categorical features; not used by training", texts),
     Entry(
         "validation",
         None,
-        "what is kept for validation: a fraction of the rows, or a column that is true, or above "
-        "0, for these rows",
+        "the rows for validation: a fraction of all rows, or a column that is true, or above "
+        "0, for them",
         fraction_or_column,
     ),
-    Entry("gradient_compression", None, "what gradients travel as: hvd.Compression.fp16, …"),
+    Entry("gradient_compression", None, "how gradients are sent: hvd.Compression.fp16, …"),
     Entry("compress_sparse_cols", False, "keep sparse vectors sparse in the store", truth),
-    Entry("batch_size", 32, "rows a training step has, on each rank", whole(1)),
-    Entry("val_batch_size", None, "rows a validation step has; by default batch_size", whole(1)),
-    Entry("epochs", 1, "how often the data are gone through", whole(1)),
+    Entry("batch_size", 32, "rows of a training step on each rank", whole(1)),
+    Entry("val_batch_size", None, "rows of a validation step; by default batch_size", whole(1)),
+    Entry("epochs", 1, "passes over the data", whole(1)),
     Entry("verbose", 1, "0: silent, 1: a line an epoch, 2: more", whole(0)),
     Entry("callbacks", [], "the framework's callbacks", items),
-    Entry("random_seed", None, "what makes training repeatable", whole(0)),
+    Entry("random_seed", None, "makes training repeatable", whole(0)),
     Entry(
         "shuffle_buffer_size",
         None,
-        "rows that the next ones are drawn from; by default what fits 256 MB",
+        "rows from which the next ones are drawn; by default as many as fit 256 MB",
         whole(0),
         ("ShufflingBufferSize",),
     ),
-    Entry("shuffle", True, "whether training rows come in a new order each epoch", truth),
-    Entry("partitions_per_process", 10, "files that are written for each rank", whole(1)),
-    Entry("run_id", None, "the run's name; an earlier one's goes on from its checkpoint", text),
+    Entry("shuffle", True, "whether training rows get a new order each epoch", truth),
+    Entry("partitions_per_process", 10, "files to write for each rank", whole(1)),
+    Entry("run_id", None, "the run's name; an earlier one continues from its checkpoint", text),
     Entry(
         "train_steps_per_epoch",
         None,
-        "steps of an epoch; by default all rows' / (batch_size × ranks)",
+        "steps of an epoch; by default all rows / (batch_size × ranks)",
         whole(1),
     ),
     Entry(
         "validation_steps_per_epoch",
         None,
-        "steps of a validation; by default all rows' / (val_batch_size × ranks)",
+        "steps of a validation; by default all rows / (val_batch_size × ranks)",
         whole(1),
     ),
     Entry(
         "transformation_fn",
         None,
-        "from the pandas DataFrame of a row group to the one to train with",
+        "a function from a row group's pandas DataFrame to the one to train with",
         function,
     ),
     Entry(
@@ -175,9 +175,7 @@ ESTIMATOR = (
         "columns that transformation_fn makes or changes: (name, dtype, shape, nullable)",
         items,
     ),
-    Entry(
-        "transformation_removed_fields", None, "columns that transformation_fn takes away", texts
-    ),
+    Entry("transformation_removed_fields", None, "columns that transformation_fn drops", texts),
     Entry(
         "train_reader_num_workers",
         2,
@@ -201,7 +199,7 @@ ESTIMATOR = (
         truth,
         ("InMemoryCacheAll",),
     ),
-    Entry("use_gpu", True, "train on a GPU where there is one", truth),
+    Entry("use_gpu", True, "train on a GPU if there is one", truth),
     Entry("mp_start_method", None, "accepted; no process is started for reading"),
     Entry("backward_passes_per_step", 1, "batches whose gradients are added up", whole(1)),
     Entry(
@@ -213,22 +211,22 @@ ESTIMATOR = (
 )
 
 MODEL = (
-    Entry("history", None, "what was measured in each epoch"),
+    Entry("history", None, "the metrics of each epoch"),
     Entry("model", None, "the trained model"),
-    Entry("feature_columns", None, "columns that the model gets, in order", texts),
-    Entry("label_columns", None, "columns that it was trained to give, in order", texts),
+    Entry("feature_columns", None, "columns that are the model's inputs, in order", texts),
+    Entry("label_columns", None, "columns that it was trained to predict, in order", texts),
     Entry("output_cols", None, "names of the columns of predictions", texts),
-    Entry("run_id", None, "the run it was trained in", text),
-    Entry("_metadata", None, "types and shapes of the columns it was trained on"),
-    Entry("batch_size", 1024, "rows that are predicted at once", whole(1)),
+    Entry("run_id", None, "the run that trained it", text),
+    Entry("_metadata", None, "types and shapes of the training columns"),
+    Entry("batch_size", 1024, "rows to predict at once", whole(1)),
 )
 
 
 class TableParams(Params):
     """A class whose parameters are in a table, `entries`; keyword arguments only.
 
-    Raises TypeError for an argument that is no parameter, and TypeError or ValueError for a value
-    that a parameter does not take; each says what is accepted.
+    Raises TypeError for an argument that is not a parameter, and TypeError or ValueError for a
+    value that a parameter does not accept; each error says what is accepted.
     """
 
     entries: ClassVar[tuple[Entry, ...]] = ()
@@ -279,7 +277,7 @@ class TableParams(Params):
 
 
 def checked(entry: Entry, value: Any) -> Any:
-    """The value as it is kept. Raises ValueError saying what is accepted."""
+    """The value in the form to keep. Raises ValueError saying what is accepted."""
     if entry.check is None:
         return value
     try:
@@ -289,7 +287,7 @@ def checked(entry: Entry, value: Any) -> Any:
 
 
 def replaced(table: Iterable[Entry], *entries: Entry) -> tuple[Entry, ...]:
-    """A table with entries added, or put in the place of those with the same name."""
+    """A table with entries added, or replacing those with the same name."""
     found = {entry.name: entry for entry in (*table, *entries)}
     return tuple(found.values())
 

@@ -1,4 +1,4 @@
-"""What every rank is told of a training, whatever the framework."""
+"""What every rank must know of a training, for any framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvdtune.spark.common.store import RemoteStore
 
 @dataclass
 class TrainingPlan:
-    """Columns, batches, data and store of one training; see `params` for what each means."""
+    """Columns, batches, data and store of one training; `params` describes them."""
 
     run_id: str
     store: RemoteStore
@@ -67,7 +67,7 @@ class TrainingPlan:
             transform_fn=self.transform_fn,
             cur_shard=rank,
             shard_count=ranks,
-            # A function may make columns of others: it gets all that were written.
+            # A function may make columns from others, so it gets all that were written.
             schema_fields=None if self.transform_fn else list(dict.fromkeys(names)),
             storage_options=self.store.storage_options,
             steps_per_epoch_train=train_steps,
@@ -84,7 +84,7 @@ class TrainingPlan:
 
 
 def endless(batches: Any) -> Iterator[Any]:
-    """The batches, again from the start when a data module's end."""
+    """The batches; starts again if a data module's batches end."""
     while True:
         count = 0
         for batch in batches:
@@ -95,7 +95,7 @@ def endless(batches: Any) -> Iterator[Any]:
 
 
 def rows_of(array: Any, shape: Any) -> Any:
-    """A batch of rows in the shape that a model wants: that of a batch, or of a row."""
+    """A batch of rows in the shape that a model wants; `shape` is a batch's or a row's."""
     if shape is None:
         return array
     numbers = int(np.prod(tuple(array.shape)[1:], dtype=np.int64))
@@ -103,10 +103,10 @@ def rows_of(array: Any, shape: Any) -> Any:
 
 
 def row_shape(shape: Sequence[int | None], numbers: int) -> list[int]:
-    """The shape of one row that has so many numbers.
+    """The shape of one row that has this many numbers.
 
-    `shape` is that of a batch, whose first dimension may be any ([-1, 28, 28]), or, as Horovod
-    allows, that of a row if it has as many numbers ([28, 28], [784]).
+    `shape` is that of a batch, whose first dimension may be any ([-1, 28, 28]). As Horovod allows,
+    it may also be that of a row with this many numbers ([28, 28], [784]).
     """
     whole = [-1 if size is None else int(size) for size in shape]
     is_row = whole[0] != -1 and (len(whole) == 1 or (whole[0] != 1 and math.prod(whole) == numbers))
@@ -114,5 +114,5 @@ def row_shape(shape: Sequence[int | None], numbers: int) -> list[int]:
 
 
 def sizes_of(outputs: list[Any]) -> list[int]:
-    """How many numbers each output has for a row."""
+    """How many numbers each output has per row."""
     return [int(np.prod(tuple(one.shape)[1:], dtype=np.int64)) for one in outputs]

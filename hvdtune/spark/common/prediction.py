@@ -1,4 +1,4 @@
-"""Predictions for a DataFrame: batches through Arrow, with the model loaded once a task."""
+"""Predictions for a DataFrame: batches through Arrow; each task loads the model once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def with_predictions(
     outputs: Sequence[tuple[str, Any, int | None]],
     batch_size: int,
 ) -> Any:
-    """The DataFrame with a column for each output, at its end.
+    """The DataFrame with a column for each output appended.
 
-    load: makes what predicts, in each task. outputs: of each, the new column's name, the type of
-    the label it stands for (a Spark DataType or None), and how many numbers a row has; None asks
-    the model with the DataFrame's first row. A label that is a scalar gives a column of its type
-    (whole numbers are rounded), if the output is one number; all others are vectors.
+    load: makes the predictor in each task. outputs: for each, the new column's name, the type of
+    its label (a Spark DataType or None), and how many numbers a row has; None: predict the
+    DataFrame's first row to find out. If the label is a scalar and the output one number, the
+    column has the label's type (whole numbers are rounded); all other columns are vectors.
 
     Raises ValueError for columns that are missing, and for names that exist already.
     """
@@ -81,7 +81,7 @@ def with_predictions(
 def _udf(
     load: Callable[[], Predict], kinds: Sequence[Any], features: Sequence[str], batch_size: int
 ) -> Any:
-    """From a struct of features to a struct of outputs: scalars of these kinds, arrays for None."""
+    """From a struct of features to a struct of outputs: scalars of these kinds; None: arrays."""
     schema = T.StructType(
         [
             T.StructField(f"o{place}", kind or T.ArrayType(T.DoubleType(), False))
@@ -125,7 +125,7 @@ def _udf(
 def call_with_environment(
     variables: Mapping[str, str], module: str, name: str, args: Sequence[Any]
 ) -> Any:
-    """A function's result; its module is imported after the variables are set."""
+    """A function's result; its module is imported only after the variables are set."""
     os.environ.update(variables)
     return getattr(importlib.import_module(module), name)(*args)
 
@@ -139,7 +139,7 @@ def _as_numbers(schema: Any, name: str) -> Any:
 
 def _to_struct(frame: pd.DataFrame) -> pa.Array:
     return pa.StructArray.from_arrays(
-        # From NumPy: pandas' NaN would be missing, and the model is to see it.
+        # Via NumPy: pandas would turn NaN into a missing value, but the model must see it.
         [pa.array(frame.iloc[:, place].to_numpy()) for place in range(frame.shape[1])],
         names=list(map(str, frame.columns)),
     )
@@ -166,14 +166,14 @@ def _to_arrow(outputs: Sequence[np.ndarray[Any, Any]], kinds: Sequence[Any]) -> 
 
 
 def _column(rows: np.ndarray[Any, Any], kind: Any) -> pa.Array:
-    """Outputs of shape (rows, numbers): scalars of a kind, or arrays of numbers if it is None."""
+    """Outputs of shape (rows, numbers): scalars of a kind, or arrays of numbers if that is None."""
     if kind is None:
         offsets = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
         element = pa.field("element", pa.float64(), nullable=False)
         flat = pa.array(rows.reshape(-1).astype(np.float64, copy=False))
         return pa.ListArray.from_arrays(pa.array(offsets), flat, type=pa.list_(element))
     if isinstance(kind, (*_WHOLE, T.BooleanType)):
-        # What is no number becomes null.
+        # Anything that is not a number becomes null.
         whole = pa.array(np.rint(rows[:, 0].astype(np.float64)), from_pandas=True)
         return whole.cast(_ARROW[type(kind)])
     return pa.array(rows[:, 0]).cast(_ARROW[type(kind)])

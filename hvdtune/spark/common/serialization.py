@@ -1,4 +1,4 @@
-"""Saving estimators and models as Spark ML does, with values that JSON does not know."""
+"""Saves estimators and models as Spark ML does, including values that JSON does not support."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from pyspark.ml.util import (
 
 
 def encoded(value: Any) -> str:
-    """A value as text: pickled, functions and classes of the program included."""
+    """A value as text: pickled, including functions and classes of the program."""
     return base64.b64encode(cloudpickle.dumps(value)).decode("ascii")
 
 
 def decoded(value: str) -> Any:
-    """The value that `encoded` was given. It runs code: read only what you trust."""
+    """The value that `encoded` was given. This runs code: read only what you trust."""
     return pickle.loads(base64.b64decode(value))
 
 
 class Persistent(MLReadable[Any], MLWritable):
     """`save`, `write`, `load` and `read` of Spark ML, for a class with a table of parameters.
 
-    A subclass may give values other forms by `to_saved` and `from_saved`. Loading runs
-    pickled code: load only what you trust.
+    A subclass may convert values with `to_saved` and `from_saved`. Loading runs pickled code: load
+    only what you trust.
     """
 
     def write(self) -> MLWriter:
-        """What saves this object: `write().overwrite().save(path)`."""
+        """The object that saves this one: `write().overwrite().save(path)`."""
         return _Writer(self)
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        """What loads such an object."""
+        """The object that loads one of this class."""
         return _Reader(cls)
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """What is pickled, by the names of parameters."""
+        """The values to pickle, by parameter name."""
         return values
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         return values
 
 
@@ -58,7 +58,7 @@ class _Writer(MLWriter):
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
-        """Write the folder; `save` has removed an old one if it was to be."""
+        """Write the folder; `save` has already removed an old one if it should."""
         instance = self._instance
         values = {param.name: value for param, value in instance._paramMap.items()}
         saved = {name: encoded(value) for name, value in instance.to_saved(values).items()}

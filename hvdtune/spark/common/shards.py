@@ -1,8 +1,8 @@
 """One rank's share of a Parquet folder, in batches: every row once an epoch over all ranks.
 
-Row groups are put in an order that all ranks agree on, and each rank takes a run of rows of the
-same length (to within one row). Rows are shuffled by visiting the row groups in a new order each
-epoch and by drawing from a buffer. Memory: the row group in use, the one being read ahead, and the
+All ranks agree on an order of the row groups, and each rank takes a run of rows of the same length
+(to within one row). Rows are shuffled by visiting the row groups in a new order each epoch and by
+drawing from a buffer. Memory holds the current row group, the next one (read ahead), and the
 buffer.
 """
 
@@ -31,7 +31,7 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return self.stop - self.start
 
 
@@ -61,7 +61,7 @@ def row_groups(folder: str, storage_options: Mapping[str, Any] | None = None) ->
 def deal(groups: Sequence[Piece], shard: int, count: int, seed: int | None = None) -> list[Piece]:
     """The rows of shard `shard` of `count`; shards differ by at most one row.
 
-    seed: of the order of the row groups, which must be the same for all shards; None keeps it.
+    seed: for the order of the row groups, the same for all shards; None keeps their order.
     """
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(groups))
@@ -82,12 +82,12 @@ def deal(groups: Sequence[Piece], shard: int, count: int, seed: int | None = Non
 class ShardReader:
     """Batches of one shard, epoch after epoch.
 
-    folder: path or URL. columns: which are read. batch_size: rows. epochs: None for endless.
-    shuffle: whether rows come in a new order each epoch. buffer_rows: rows of the shuffling buffer;
+    folder: path or URL. columns: the columns to read. batch_size: rows. epochs: None for endless.
+    shuffle: whether rows get a new order each epoch. buffer_rows: rows of the shuffling buffer;
     None for as many as fit 256 MB. transform: from columns to columns, for each row group. sizes:
-    lengths of sparse vectors. Where an epoch's last rows fill no batch, the
-    next epoch's first rows join them; only the last batch of all may be smaller. cache: keep
-    all rows of the shard in memory. read_ahead: whether a thread reads the next row group.
+    lengths of sparse vectors. If an epoch's last rows do not fill a batch, the next epoch's first
+    rows join them; only the very last batch may be smaller. cache: keep all rows of the shard in
+    memory. read_ahead: whether a thread reads the next row group.
 
     Raises ValueError if there are no rows for this shard.
     """
@@ -190,9 +190,9 @@ def shuffled(
 ) -> Iterator[Columns]:
     """The rows of all blocks in random order, drawn from a buffer of `buffer_rows` rows.
 
-    A row that comes in takes the place of one drawn at random, which goes out; `at_once` rows at a
-    time. With buffer_rows 0, only the rows of a block are shuffled among themselves. rows: how many
-    to expect; the buffer is no larger.
+    A new row replaces one drawn at random, which is yielded; `at_once` rows at a time. With
+    buffer_rows 0, only the rows within a block are shuffled. rows: how many to expect; the buffer
+    is no larger.
     """
     buffer: Columns = {}
     held = room = 0
@@ -202,7 +202,7 @@ def shuffled(
             if buffer_rows is None:
                 buffer_rows = max(1, DEFAULT_BUFFER // max(1, size_of_row(block)))
             room = min(buffer_rows, rows)
-            # The operating system gives the memory when it is written to.
+            # The operating system provides the memory only when it is written to.
             buffer = {name: np.empty((room, *a.shape[1:]), a.dtype) for name, a in block.items()}
         fill, rest = order[: room - held], order[room - held :]
         for name, array in buffer.items():
@@ -225,7 +225,7 @@ def shuffled(
 
 
 def _distinct(random: np.random.Generator, below: int, count: int) -> np.ndarray[Any, Any]:
-    """`count` different numbers, drawn without work for all the others."""
+    """`count` different numbers, drawn without generating all the others."""
     if count * 4 >= below:
         return random.permutation(below)[:count]
     found = np.unique(random.integers(below, size=count))
@@ -235,7 +235,7 @@ def _distinct(random: np.random.Generator, below: int, count: int) -> np.ndarray
 
 
 def batches(blocks: Iterator[Columns], size: int) -> Iterator[Columns]:
-    """The same rows, `size` at a time; what is left at the end is a smaller batch."""
+    """The same rows, `size` at a time; the last batch may be smaller."""
     waiting: list[Columns] = []
     have = 0
     for block in blocks:

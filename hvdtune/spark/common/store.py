@@ -1,6 +1,6 @@
-"""Where an estimator keeps its data, checkpoints and logs: a folder that driver and ranks reach.
+"""An estimator's data, checkpoints and logs: in a folder that driver and ranks reach.
 
-`Store.create(prefix)` chooses the class by the prefix. Below the prefix lie
+`Store.create(prefix)` chooses the class by the prefix. Below the prefix are
 `intermediate_train_data`, `intermediate_val_data`, `intermediate_test_data` (Parquet, with a number
 for each DataFrame) and `runs/<run_id>`, which has `checkpoint` and `logs`.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RemoteStore:
-    """What a rank needs to know of a store: the paths of one run, and how to upload files."""
+    """What a rank must know of a store: the paths of one run, and how to upload files."""
 
     train_data_path: str
     val_data_path: str
@@ -39,7 +39,7 @@ class RemoteStore:
 
 
 class Store:
-    """A folder for data, checkpoints and logs. Own kinds of stores override everything here."""
+    """A folder for data, checkpoints and logs. A user's kind of store overrides everything here."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
@@ -86,7 +86,7 @@ class Store:
         raise NotImplementedError
 
     def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Where a run's checkpoint is (a file, for Lightning a folder); None if none is kept."""
+        """The path of a run's checkpoint (a file, for Lightning a folder); None if none is kept."""
         raise NotImplementedError
 
     def get_checkpoints(self, run_id: str, suffix: str = ".ckpt") -> list[str]:
@@ -106,29 +106,29 @@ class Store:
         raise NotImplementedError
 
     def get_full_path(self, path: str) -> str:
-        """The path with its protocol, as Spark takes it."""
+        """The path with its protocol, as Spark needs it."""
         raise NotImplementedError
 
     def get_localized_path(self, path: str) -> str:
-        """The path without its protocol, as the file system takes it."""
+        """The path without its protocol, as the file system needs it."""
         raise NotImplementedError
 
     def get_local_output_dir_fn(
         self, run_id: str
     ) -> Callable[[], contextlib.AbstractContextManager[str]]:
-        """A context manager that yields a folder of this machine, where rank 0 writes a run."""
+        """A context manager that yields a folder on this machine, where rank 0 writes a run."""
         raise NotImplementedError
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies what lies in such a folder into the run's."""
+        """A function that copies the contents of such a folder into the run's."""
         raise NotImplementedError
 
     def copy(self, lpath: str, rpath: str) -> None:
-        """Upload a file or folder of this machine."""
+        """Upload a file or folder from this machine."""
         raise NotImplementedError
 
     def to_remote(self, run_id: str, dataset_idx: int | None) -> RemoteStore:
-        """What the ranks of a run get."""
+        """The part of the store that the ranks of a run get."""
         return RemoteStore(
             train_data_path=self.get_train_data_path(dataset_idx),
             val_data_path=self.get_val_data_path(dataset_idx),
@@ -147,7 +147,7 @@ class Store:
 
     @staticmethod
     def create(prefix_path: str, *args: Any, **kwargs: Any) -> Store:
-        """The store for a prefix: HDFS, then Databricks, then whatever fsspec has a protocol for.
+        """The store for a prefix: HDFS, then Databricks, then any protocol of fsspec.
 
         Further arguments are those of the class. Raises ValueError for an unknown protocol.
         """
@@ -159,9 +159,9 @@ class Store:
 
 
 class FilesystemStore(Store):
-    """A store on any file system that fsspec knows: `/folder`, `file://`, `s3://`, `memory://`, ….
+    """A store on any file system of fsspec: `/folder`, `file://`, `s3://`, `memory://`, ….
 
-    prefix_path: a folder or URL. train_path, val_path, test_path, runs_path: other places for parts
+    prefix_path: a folder or URL. train_path, val_path, test_path, runs_path: other paths for parts
     of it. save_runs: whether checkpoints and logs are kept. storage_options: arguments of fsspec's
     file system, such as credentials.
     """
@@ -194,7 +194,7 @@ class FilesystemStore(Store):
         self._save_runs = save_runs
 
     def _check(self) -> None:
-        """Ask for the file system now, so that a mistake is told where it was made."""
+        """Open the file system now, so that an error is raised where the mistake is."""
         try:
             assert self.fs is not None
         except (ValueError, ImportError) as error:
@@ -213,7 +213,7 @@ class FilesystemStore(Store):
 
     @property
     def fs(self) -> Any:
-        """The file system, as fsspec gives it."""
+        """The file system, from fsspec."""
         if self._fs is None:
             from fsspec.core import url_to_fs
 
@@ -221,13 +221,13 @@ class FilesystemStore(Store):
         return self._fs
 
     def get_full_path(self, path: str) -> str:
-        """The path with its protocol; a path without one is of this machine."""
+        """The path with its protocol; a path without one is on this machine."""
         if "://" in path:
             return path
         return f"file://{os.path.abspath(path.removeprefix('file:'))}"
 
     def get_localized_path(self, path: str) -> str:
-        """The path as `fs` takes it."""
+        """The path as `fs` needs it."""
         return str(self.fs._strip_protocol(path))
 
     def exists(self, path: str) -> bool:
@@ -247,7 +247,7 @@ class FilesystemStore(Store):
             file.write(text)
 
     def copy(self, lpath: str, rpath: str) -> None:
-        """Upload a file, or what lies in a folder."""
+        """Upload a file, or the contents of a folder."""
         place = self.get_localized_path(rpath)
         if not os.path.isdir(lpath):
             self.fs.makedirs(posixpath.dirname(place), exist_ok=True)
@@ -295,7 +295,7 @@ class FilesystemStore(Store):
         return f"{self._runs_path}/{run_id}"
 
     def get_checkpoint_path(self, run_id: str) -> str | None:
-        """Where a run's checkpoint is (a file, for Lightning a folder); None if none is kept."""
+        """The path of a run's checkpoint (a file, for Lightning a folder); None if none is kept."""
         place = f"{self.get_run_path(run_id)}/{self.get_checkpoint_filename()}"
         return place if self._save_runs else None
 
@@ -321,7 +321,7 @@ class FilesystemStore(Store):
         return "logs"
 
     def is_local(self) -> bool:
-        """Whether the store lies on a file system of the operating system."""
+        """Whether the store is on a file system of the operating system."""
         return self.prefix_path.startswith("file://")
 
     def get_local_output_dir_fn(
@@ -342,7 +342,7 @@ class FilesystemStore(Store):
         return local_run_path
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
-        """A function that copies what lies in a folder into the run's."""
+        """A function that copies the contents of a folder into the run's."""
         run_path, is_local = self.get_run_path(run_id), self.is_local()
 
         def sync(local_run_path: str) -> None:
@@ -374,8 +374,8 @@ class HDFSStore(FilesystemStore):
 
     prefix_path: `hdfs://host:port/folder`, `hdfs://nameservice/folder`, `hdfs:///folder` (the
     cluster of Hadoop's configuration) or a path without a protocol. host, port: of the name node,
-    if the path has none. user: who writes. kerb_ticket: a Kerberos ticket cache. extra_conf:
-    further settings of Hadoop. driver, temp_dir: accepted and unused; there is one client, and
+    if the path has none. user: the user that writes. kerb_ticket: a Kerberos ticket cache.
+    extra_conf: further settings of Hadoop. driver, temp_dir: ignored; there is one client, and
     rank 0's temporary folder is that of the operating system.
     """
 
@@ -413,13 +413,13 @@ class HDFSStore(FilesystemStore):
         found = cls._URL.match(path)
         if found is None or (found["host"] and not path.startswith(cls._PREFIX)):
             raise ValueError(
-                f"{path!r} is no path on HDFS; accepted are hdfs://host:port/folder, "
+                f"{path!r} is not a path on HDFS; accepted are hdfs://host:port/folder, "
                 "hdfs://nameservice/folder, hdfs:///folder and /folder."
             )
         return found.groupdict()
 
     def _check(self) -> None:
-        """The cluster is asked when it is first needed."""
+        """Does nothing: the cluster is contacted only when it is needed."""
 
     @property
     def fs(self) -> Any:
@@ -433,7 +433,7 @@ class HDFSStore(FilesystemStore):
         return self._fs
 
     def path_prefix(self) -> str:
-        """`hdfs://host:port`, as far as it is known."""
+        """`hdfs://host:port`, as far as these are known."""
         port = f":{self._port}" if self._host and self._port else ""
         return f"{self._PREFIX}{self._host or ''}{port}"
 
@@ -459,7 +459,7 @@ class DBFSLocalStore(FilesystemStore):
 
     _WAIT = "DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS"
     _INTERVAL = "DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS"
-    # Longest first: each is a beginning of one before it.
+    # Longest first: each is a prefix of an earlier one.
     _PREFIXES = ("file:///dbfs/", "file:/dbfs/", "dbfs:///", "dbfs:/", "/dbfs/")
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
@@ -467,7 +467,7 @@ class DBFSLocalStore(FilesystemStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether a path is one of Databricks' file system."""
+        """Whether a path is on Databricks' file system."""
         return f"{path.rstrip('/')}/".startswith(cls._PREFIXES)
 
     matches_dbfs = matches
@@ -481,7 +481,7 @@ class DBFSLocalStore(FilesystemStore):
         if path == "/dbfs":
             return path
         raise ValueError(
-            f"{path!r} is no path on Databricks' file system; accepted are /dbfs/…, dbfs:/…, "
+            f"{path!r} is not a path on Databricks' file system; accepted are /dbfs/…, dbfs:/…, "
             "dbfs:///… and file:///dbfs/…"
         )
 
@@ -490,11 +490,11 @@ class DBFSLocalStore(FilesystemStore):
         return super().get_full_path(self.normalize_path(path) if self.matches(path) else path)
 
     def get_checkpoint_filename(self) -> str:
-        """The name of checkpoints within their run, which is Horovod's on Databricks."""
+        """The name of checkpoints within their run; this one is Horovod's on Databricks."""
         return "checkpoint.tf"
 
     def get_parquet_dataset(self, path: str) -> Any:
-        """The folder, after waiting until the mount shows it (30 s, or as the environment says)."""
+        """The folder, after waiting until the mount shows it (30 s, or the environment's value)."""
         ends = time.monotonic() + float(os.environ.get(self._WAIT, "30"))
         while not self.exists(path) and time.monotonic() < ends:
             time.sleep(float(os.environ.get(self._INTERVAL, "0.1")))

@@ -1,4 +1,4 @@
-"""DataFrames on their way to the ranks: split, written to the store, and what lies there."""
+"""DataFrames for the ranks: splits them, writes them to the store, describes its contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Metadata: TypeAlias = "dict[str, dict[str, Any]]"
 
 
 def to_list(value: Any, length: int) -> list[Any] | None:
-    """A list of `length` items: the list given, or one item as often. None stays None.
+    """A list of `length` items: the given list, or one item repeated. None stays None.
 
     Raises ValueError for a list of another length.
     """
@@ -68,7 +68,7 @@ def check_validation(validation: Any, df: Any = None) -> None:
 
 
 def train_val_split(df: Any, validation: Any, seed: int | None = None) -> tuple[Any, Any, float]:
-    """The rows to train on, those for validation (or None), and roughly which share these are."""
+    """The rows for training, those for validation (or None), and roughly the latter's share."""
     check_validation(validation, df)
     if not validation:
         return df, None, 0.0
@@ -87,7 +87,7 @@ def train_val_split(df: Any, validation: Any, seed: int | None = None) -> tuple[
 
 @dataclass
 class _Cache:
-    """DataFrames that lie prepared in stores."""
+    """The DataFrames whose data are in stores."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     known: list[tuple[Any, Any, int]] = field(default_factory=list)  # DataFrame, options, number
@@ -99,7 +99,7 @@ _cache = _Cache()
 
 
 def clear_training_cache() -> None:
-    """Forget which DataFrames lie prepared in stores; the data stay there until overwritten."""
+    """Forget which DataFrames' data are in stores; the data stay there until overwritten."""
     with _cache.lock:
         _cache.known.clear()
         _cache.following.clear()
@@ -119,11 +119,11 @@ def prepare_data(
     verbose: int = 0,
     random_seed: int | None = None,
 ) -> Iterator[int]:
-    """Write a DataFrame's columns to the store, and give the number of the data there.
+    """Write a DataFrame's columns to the store; yields the number of the data there.
 
-    A DataFrame that this process has written with the same options is not written again, as long
-    as its files are there; what counts is the query, so files that it reads may have changed
-    (`clear_training_cache`). Within the `with` statement, its data are not overwritten.
+    A DataFrame that this process has already written with the same options is not written again,
+    as long as its files exist. It compares queries, and does not notice changes in the files that a
+    query reads (`clear_training_cache`). Within the `with` statement, the data are not overwritten.
 
     Raises ValueError for columns that are missing, and for a DataFrame without rows.
     """
@@ -178,7 +178,7 @@ def _find(df: Any, options: Any, store: Store) -> int | None:
 
 
 def _next_number(place: str) -> int:
-    """A number whose data nobody uses; each new DataFrame has the next one."""
+    """A number whose data nobody uses; each new DataFrame gets the next one."""
     number = _cache.following.get(place, 0)
     while number in _cache.used.get(place, ()):
         number += 1
@@ -195,7 +195,7 @@ def _stored(schema: Any, name: str, compress_sparse: bool) -> Any:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark SQL reads it: dots are part of it."""
+    """A column's name quoted for Spark SQL, so that dots are part of it."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -208,12 +208,12 @@ def _require_columns(df: Any, names: Sequence[str], what: str) -> None:
         )
 
 
-# ---- what lies in the store ----
+# ---- contents of the store ----
 
 
 def get_metadata(schema: Any, columns: Sequence[str]) -> Metadata:
     """For each column of a DataFrame's schema: `spark_data_type` (its name in Spark, such as
-    `double` or `vector`), and `shape`, which is 1 for scalars and None where only the data say."""
+    `double` or `vector`), and `shape`, which is 1 for scalars and None if only the data tell."""
     found = {}
     for name in columns:
         kind = schema[name].dataType
@@ -233,11 +233,11 @@ def get_simple_meta_from_parquet(
     sample_weight_col: str | None = None,
     dataset_idx: int | None = None,
 ) -> tuple[int, int, Metadata, float]:
-    """What the store has: training rows, validation rows, the columns, and bytes of a row.
+    """The store's contents: training rows, validation rows, the columns, and bytes per row.
 
-    For each column: `spark_data_type`, as Spark calls it, and `shape`, the numbers a row has. Only
-    footers are read, and one row of sparse vectors. Raises ValueError if there are no training
-    data, or they lack a column.
+    For each column: `spark_data_type`, Spark's name, and `shape`, the numbers per row. It reads
+    only footers, and one row of sparse vectors. Raises ValueError if there are no training data, or
+    a column is missing.
     """
     wanted = list(dict.fromkeys([*feature_columns, *label_columns]))
     if sample_weight_col is not None and sample_weight_col not in wanted:
@@ -274,7 +274,7 @@ def get_simple_meta_from_parquet(
 
 
 def _spark_types(schema: Any) -> dict[str, str]:
-    """Spark's names for the columns' types, which Spark writes into each file."""
+    """Spark's names for the columns' types, from the schema that Spark writes into each file."""
     text = (schema.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
     if text is None:
         return {}
@@ -286,7 +286,7 @@ def _spark_types(schema: Any) -> dict[str, str]:
 
 
 def _numbers_of_row(group: Any, field: Any) -> int:
-    """How many numbers a row of a column has, as the first row group's footer says."""
+    """How many numbers a column has per row, from the first row group's footer."""
     import pyarrow.types as kinds
 
     if kinds.is_struct(field.type):
@@ -324,10 +324,10 @@ def check_shape_compatibility(
     output_shapes: Sequence[Sequence[int]] | None = None,
     label_shapes: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """Raise ValueError if a column's rows do not have the numbers that the model's shapes say.
+    """Raise ValueError unless columns have as many numbers per row as the model's shapes say.
 
-    Shapes are those of a batch, whose first dimension may be any, or of a row; so may be others of
-    -1 or None.
+    Shapes are those of a batch, whose first dimension may be any, or of a row. Other dimensions may
+    also be -1 or None.
     """
     for what, columns, shapes in (
         ("input_shapes", feature_columns, input_shapes),
@@ -346,10 +346,10 @@ def check_shape_compatibility(
             row = row_shape(shape, numbers)
             expected = abs(math.prod(row))
             fits = numbers % max(1, expected) == 0 if -1 in row else numbers == expected
-            # One number a row may be a class, for as many outputs as there are classes.
+            # One number per row may be a class, for as many outputs as there are classes.
             is_class = shapes is output_shapes and numbers == 1
             if not fits and not is_class:
                 raise ValueError(
-                    f"column {column!r} has {numbers} number(s) a row, but {what} "
+                    f"column {column!r} has {numbers} number(s) per row, but {what} "
                     f"{list(shape)} has {expected}."
                 )

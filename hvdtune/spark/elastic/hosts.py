@@ -1,4 +1,4 @@
-"""The processes of an elastic job in Spark, each below an attempt of a task."""
+"""The processes of an elastic job in Spark, each started by an attempt of a task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hvdtune.spark.course import Output
 from hvdtune.spark.link import Peer
 from hvdtune.spark.task import LOST
 
-# Failures so long before the job's end may be its reason.
+# A failure up to this long before the job's end may be its reason.
 _REASON_SECONDS = 2.0
 
 
@@ -35,10 +35,10 @@ class _Attempt(NamedTuple):
 
 
 class Hosts:
-    """A `Starter`, and what `Listener` tells of the tasks.
+    """A `Starter`, and the handler of `Listener`'s reports on tasks.
 
-    The driver's thread does everything: the listener's threads post to it. `results` are pickled
-    values by the identity of the process that has returned them.
+    Everything runs in the driver's thread: the listener's threads post to it. `results` are pickled
+    values, by the identity of the process that returned them.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Hosts:
         self._own = placed.this_process(address=address)
         self._attempts: dict[int, _Attempt] = {}  # by the attempt's number
         self._names: dict[str, int] = {}  # of hosts
-        self._processes: dict[str, placed.PlacedProcess] = {}  # by hosts' names, the lost ones, too
+        self._processes: dict[str, placed.PlacedProcess] = {}  # by host name, also the lost ones
         self._workers: dict[str, Worker] = {}  # by identity
-        self._identities: dict[int, str] = {}  # by the attempt's number: the process there
+        self._identities: dict[int, str] = {}  # by attempt number: the process of that attempt
         self._partial: dict[int, bytearray] = {}
         self._failed: list[tuple[float, Worker]] = []
-        self.most_seen = 0  # tasks at a time
+        self.most_seen = 0  # tasks at once
 
-    # ---- what the listener tells, in its threads -------------------------------------------------
+    # ---- reports of the listener, in its threads -------------------------------------------------
 
     def join(self, attempt: int, facts: Mapping[str, Any], peer: Peer) -> bool:
-        """A task is there."""
+        """A task has connected."""
         process = placed.PlacedProcess(**facts)
         self._driver.post(partial(self._add, attempt, _Attempt(process, peer)))
         return True
@@ -75,13 +75,13 @@ class Hosts:
         self._driver.post(partial(self._hear, attempt, frame))
 
     def leave(self, attempt: int) -> None:
-        """A task is gone."""
+        """A task's connection has ended."""
         self._driver.post(partial(self._remove, attempt))
 
-    # ---- what the driver asks for ----------------------------------------------------------------
+    # ---- requests of the driver ------------------------------------------------------------------
 
     def start(self, order: Start) -> None:
-        """Have the task that this host is start a process."""
+        """Make the task that is this host start a process."""
         number = self._names.get(order.host)
         attempt = None if number is None else self._attempts.get(number)
         if number is None or attempt is None:
@@ -98,7 +98,7 @@ class Hosts:
         attempt.peer.send(Kind.START, number, json.dumps(variables).encode())
 
     def kill(self, identity: str, at_once: bool) -> None:
-        """End a process, with SIGTERM first unless it does not answer."""
+        """End a process, first with SIGTERM unless it does not answer."""
         worker = self._workers.get(identity)
         if worker is not None and worker.number in self._attempts:
             number = signal.SIGKILL if at_once else signal.SIGTERM
@@ -106,7 +106,7 @@ class Hosts:
             peer.send(Kind.SIGNAL_GROUP, worker.number, str(int(number)).encode())
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """Where ranks on these hosts meet, if they are several machines."""
+        """The variables that tell ranks on these hosts where to connect, if on several machines."""
         there = [self._processes[name] for name in hosts]
         if len({process.machine for process in there}) == 1:
             return {}
@@ -121,7 +121,7 @@ class Hosts:
     def _add(self, number: int, attempt: _Attempt) -> None:
         process = attempt.process
         try:
-            # As if the two made a job: are they alike?
+            # Check as if the two made a job: are they compatible?
             placed.environments([self._own, process], {}, self._interfaces)
         except LaunchError as error:
             self._driver.end = self._driver.end or End(1, str(error))
@@ -177,7 +177,7 @@ class Hosts:
         self._driver.exited(identity, code)
 
     def reason(self) -> str:
-        """The failure that best explains why the job has ended, in words; "" if none does."""
+        """The failure that best explains the job's end, in words; "" if none does."""
         late = [w for at, w in self._failed if at >= self._failed[-1][0] - _REASON_SECONDS]
         worker = min(late, key=lambda worker: worker.innocence(), default=None)
         return worker.failure().describe().rstrip() if worker is not None else ""

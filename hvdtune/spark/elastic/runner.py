@@ -1,4 +1,4 @@
-"""`hvdtune.spark.run_elastic`: a job whose ranks are those Spark tasks that are there."""
+"""`hvdtune.spark.run_elastic`: a job whose ranks are the Spark tasks that currently exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hvdtune.spark.order import Order, order_for
 from hvdtune.spark.runner import start_seconds, whole
 from hvdtune.spark.task import SCHEMA
 
-# What `hvdtune run` calls the parameters.
+# The parameters' names by the flags of `hvdtune run`.
 _PARAMETERS = {
     "--min-np": "min_num_proc",
     "--max-np": "max_num_proc",
@@ -49,20 +49,21 @@ def run_elastic(
     prefix_output_with_timestamp: bool = False,
     min_np: int | None = None, max_np: int | None = None,
 ) -> list[Any]:
-    """Call `fn(*args, **kwargs)` in Spark tasks that may come and go; the results, by rank.
+    """Call `fn(*args, **kwargs)` in a changing number of Spark tasks; the results, by rank.
 
-    The function uses `hvd.elastic.run`. Spark runs `max_num_proc` tasks, not in barrier mode; the
-    job begins with `num_proc` and goes on while `min_num_proc` are left. A rank that fails fails
-    its task, and Spark tries that again, as often as spark.task.maxFailures says: see
-    `hvdtune.spark.conf`. Each rank counts as on a host of its own. The signature is Horovod's.
+    The function must use `hvd.elastic.run`. Spark runs `max_num_proc` tasks, not in barrier mode;
+    the job begins with `num_proc` and goes on while `min_num_proc` are left. If a rank fails, its
+    task fails, and Spark restarts that up to spark.task.maxFailures times: see
+    `hvdtune.spark.conf`. Each rank counts as being on a host of its own. The signature is
+    Horovod's.
 
     Args:
-        num_proc: how many to begin with; by default spark.default.parallelism.
+        num_proc: the number of ranks at the start; by default spark.default.parallelism.
         min_num_proc, max_num_proc: by default as many as num_proc; min_np, max_np: old names.
-        start_timeout: seconds until the first tasks must be there; by default
+        start_timeout: seconds within which the first tasks must connect; by default
             HOROVOD_SPARK_START_TIMEOUT, or 600.
-        elastic_timeout: seconds within which ranks must be there again; by default 600.
-        reset_limit: how often the job may form anew.
+        elastic_timeout: seconds within which lost ranks must be replaced; by default 600.
+        reset_limit: how often the job may be re-formed.
 
     The other arguments are those of `hvdtune.spark.run`. Raises RuntimeError, with the reason, if
     the job fails, LaunchError (a ValueError) for numbers that contradict each other.
@@ -142,7 +143,7 @@ def _in_python() -> Iterator[None]:
 
 
 class _SparkJob:
-    """The tasks, in a thread of their own. If they end before the job, that ends the job."""
+    """The tasks, in a thread of their own. If they end before the job, the job ends."""
 
     def __init__(self, cluster: clusters.Cluster, order: Order, tasks: int, driver: Driver) -> None:
         self.error = ""
@@ -171,7 +172,7 @@ class _SparkJob:
             self._driver.end = End(1, f"Spark job has failed: {self.error}")
 
     def end(self) -> None:
-        """End what is left of the tasks."""
+        """End the remaining tasks."""
         with contextlib.suppress(Exception):
             self._cluster.cancel(self._tag)
         self._thread.join()
@@ -183,7 +184,7 @@ def _mapper(order: Order) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
         for _ in batches:
             pass
-        yield from serve(order)  # which yields nothing
+        yield from serve(order)  # it yields nothing
 
     return serve_task
 

@@ -1,6 +1,6 @@
-"""A Spark task of an elastic job: it starts a rank when the program says so.
+"""A Spark task of an elastic job: it starts a rank when the program asks for it.
 
-Spark tries a task again, perhaps elsewhere, if its rank has failed.
+If its rank fails, Spark restarts the task, perhaps elsewhere.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _PIECE = 2**20
 
 
 def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
-    """Do what the program says until it has no more to say. Yields nothing: results go by the link.
+    """Obey the program until it closes the link. Yields nothing: results use the link.
 
-    Raises RuntimeError when a rank fails, so that Spark tries the task again.
+    Raises RuntimeError if a rank fails, so that Spark restarts the task.
     """
     from pyspark import TaskContext
 
@@ -44,7 +44,7 @@ def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
 
 
 class _Host:
-    """Stands between the program and the agent of this task."""
+    """Connects the program with this task's agent."""
 
     def __init__(self, order: Order, link: Link, descriptors: list[int], result: IO[bytes]) -> None:
         self._order = order
@@ -68,7 +68,7 @@ class _Host:
             self._agent.stdout.close()
 
     def _obey(self) -> None:
-        """What the program says goes to the agent; at its end the agent ends, too."""
+        """Pass the program's frames to the agent; when they end, end the agent."""
         assert self._agent.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             for frame in self._link.frames():

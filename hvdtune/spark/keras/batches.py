@@ -1,4 +1,4 @@
-"""Columns as what Keras models take and give."""
+"""Columns in the form that Keras models need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvdtune.spark.common.plan import TrainingPlan, endless, rows_of
 
 
 def inputs_of(model: Any, features: Sequence[np.ndarray[Any, Any]]) -> Any:
-    """Feature columns in the shapes and types of the model's inputs, one or a tuple."""
+    """Feature columns in the shapes and types of the model's inputs: one, or a tuple."""
     wanted = list(model.inputs or [])
     if len(wanted) != len(features):
         raise ValueError(
@@ -29,10 +29,10 @@ def inputs_of(model: Any, features: Sequence[np.ndarray[Any, Any]]) -> Any:
 def labels_of(
     model: Any, labels: Sequence[np.ndarray[Any, Any]], shapes: Sequence[Any] | None
 ) -> Any:
-    """Label columns, one or a tuple: in `shapes`, or in those of the outputs they fit.
+    """Label columns, one or a tuple: in `shapes`, or in the shapes of the outputs they fit.
 
-    Floating-point labels are of Keras' type, as Keras makes them from arrays: metrics compute with
-    labels and outputs.
+    Floating-point labels get Keras' type, as if Keras made them from arrays: metrics compute with
+    labels and outputs together.
     """
     outputs = list(model.outputs or [])
     if len(outputs) != len(labels):
@@ -53,7 +53,7 @@ def labels_of(
 
 
 def _fitted(array: np.ndarray[Any, Any], shape: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """The array in a batch's shape if it has as many numbers, or one dimension is open."""
+    """The array in a batch's shape if it has that many numbers, or one dimension is open."""
     rest = shape[1:]
     numbers = int(np.prod(array.shape[1:], dtype=np.int64))
     if None not in rest and numbers == int(np.prod(rest, dtype=np.int64)):
@@ -64,7 +64,7 @@ def _fitted(array: np.ndarray[Any, Any], shape: tuple[Any, ...]) -> np.ndarray[A
 
 
 def _one_or_all(arrays: list[np.ndarray[Any, Any]]) -> Any:
-    """Keras takes tuples on every backend; TensorFlow takes no lists from generators."""
+    """Keras accepts tuples on every backend; TensorFlow accepts no lists from generators."""
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
@@ -74,7 +74,7 @@ def _dtype(tensor: Any) -> str:
 
 
 def batches(model: Any, plan: TrainingPlan, data: Any) -> Iterator[tuple[Any, ...]]:
-    """(inputs, labels) or (inputs, labels, weights) without an end, as `fit` takes them."""
+    """Endless (inputs, labels) or (inputs, labels, weights) for `fit`."""
     for batch in endless(data):
         x = inputs_of(model, [np.asarray(batch[name]) for name in plan.feature_columns])
         y = labels_of(

@@ -1,4 +1,4 @@
-"""The ranks' data for Keras: dicts from column to NumPy array, whatever the backend."""
+"""The ranks' data for Keras: dicts from column to NumPy array, for any backend."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from hvdtune.spark.common.datamodule import DataModule, ParquetDataModule
 __all__ = ["DataModule", "ParquetDataModule", "PetastormDataModule"]
 
 PetastormDataModule = ParquetDataModule
-"""Horovod's name for the class that is used if none is given."""
+"""Horovod's name for the default class."""

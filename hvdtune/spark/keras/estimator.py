@@ -121,7 +121,7 @@ class KerasEstimator(HorovodEstimator):
         )
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Keras' objects in Keras' forms."""
+        """Convert Keras' objects to forms that can be pickled."""
         saved = _saved(values)
         for name in ("optimizer", "loss", "metrics"):
             if name in saved:
@@ -129,7 +129,7 @@ class KerasEstimator(HorovodEstimator):
         return saved
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         loaded = _loaded(values)
         for name in ("optimizer", "loss", "metrics"):
             if name in loaded:
@@ -156,16 +156,16 @@ class KerasModel(HorovodModel):
         )
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Keras' objects in Keras' forms."""
+        """Convert Keras' objects to forms that can be pickled."""
         return _saved(values)
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         return _loaded(values)
 
 
 def _keras_environment() -> dict[str, str]:
-    """What makes another process use the Keras of this one."""
+    """The variables that make another process use the same Keras."""
     if keras.__name__ == "tf_keras":
         return {"TF_USE_LEGACY_KERAS": "1"}
     return {"KERAS_BACKEND": backend_name()}

@@ -1,4 +1,4 @@
-"""Predicting with a Keras model, in a task."""
+"""Predicts with a Keras model, in a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvdtune.spark.keras.serialization import as_list, model_from_bytes
 
 
 def predictor(model_bytes: bytes, custom_objects: bytes) -> Predict:
-    """What predicts with a model (the bytes of its file): arrays in, arrays out."""
+    """A function that predicts with a model (given as a file's bytes): arrays in, arrays out."""
     model = model_from_bytes(model_bytes, pickle.loads(custom_objects))
 
     def predict(features: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A rank's training of a Keras model."""
+"""Trains a Keras model on one rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvdtune.spark.keras.serialization import made, model_from_bytes
 
 @dataclass
 class KerasProgram:
-    """What is trained, and how."""
+    """The model to train, and how to train it."""
 
     model: bytes
     optimizer: Any  # as `described`
@@ -34,7 +34,7 @@ class KerasProgram:
 
 @dataclass
 class KerasResult:
-    """What rank 0 returns: what was measured in each epoch, by name, and the weights at the end."""
+    """Rank 0's result: the metrics of each epoch, by name, and the final weights."""
 
     history: dict[str, list[float]]
     weights: list[np.ndarray[Any, Any]]
@@ -52,7 +52,7 @@ class KerasState:
 def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> KerasResult | None:
     """Train on this rank. Returns rank 0's result, and None on the others.
 
-    checkpoint: what an earlier run with the same name has saved, from which training goes on.
+    checkpoint: that of an earlier run with the same name; training continues from it.
     """
     hvd.init()
     try:
@@ -108,7 +108,7 @@ def _train(
         if hvd.rank() != 0:
             return None
         if folder is not None:
-            plan.store.sync(folder)  # what callbacks have written at the end
+            plan.store.sync(folder)  # uploads what callbacks have written at the end
         if best is not None and os.path.exists(best):
             model.load_weights(best)
     told = {name: [float(value) for value in values] for name, values in history.history.items()}
@@ -116,7 +116,7 @@ def _train(
 
 
 def _restore(model: Any, checkpoint: bytes | None) -> None:
-    """Load a checkpoint; make the learning rate that for the number of ranks."""
+    """Load a checkpoint; scale the learning rate for the number of ranks."""
     optimizer, ranks_before = model.optimizer, 1
     if checkpoint is not None:
         state: KerasState = pickle.loads(checkpoint)
@@ -125,14 +125,14 @@ def _restore(model: Any, checkpoint: bytes | None) -> None:
         build_optimizer(optimizer, model)
         for variable, saved in zip(optimizer_variables(optimizer), state.optimizer, strict=True):
             variable.assign(saved)
-    # Schedules stay as they are: they say what the rate is.
+    # Schedules are not scaled: they determine the rate themselves.
     if hasattr(optimizer.learning_rate, "assign"):
         rate = float(value_of(optimizer.learning_rate))
         optimizer.learning_rate = rate * hvd.size() / ranks_before
 
 
 def _own(callbacks: list[Any], plan: TrainingPlan, folder: str | None) -> list[Any]:
-    """The user's callbacks; TensorBoard's are rank 0's alone, and write into the run's logs."""
+    """The user's callbacks. TensorBoard's run only on rank 0, and write into the run's logs."""
     boards = [one for one in callbacks if isinstance(one, keras.callbacks.TensorBoard)]
     if hvd.rank() != 0:
         return [one for one in callbacks if one not in boards]
@@ -159,7 +159,7 @@ class _Save(keras.callbacks.Callback):
         self._plan, self._folder = plan, folder
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Write, then rename: readers see a whole file."""
+        """Write, then rename, so that readers see a whole file."""
         if self._folder is None:
             return
         optimizer = [value_of(one) for one in optimizer_variables(self.model.optimizer)]

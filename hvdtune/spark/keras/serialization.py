@@ -1,4 +1,4 @@
-"""Models, optimizers, losses and metrics of Keras, in forms that travel between processes."""
+"""Keras' models, optimizers, losses and metrics, in forms that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def model_from_bytes(data: bytes, custom_objects: Objects = None) -> Any:
 
 @dataclass(frozen=True)
 class Described:
-    """An object of Keras' by its configuration."""
+    """A Keras object, given by its configuration."""
 
     config: Any
 
 
 def described(value: Any) -> Any:
-    """Losses, metrics and optimizers as configurations, in lists and dicts, too; others stay."""
+    """Losses, metrics and optimizers as configurations, also in lists and dicts; others stay."""
     if isinstance(value, (list, tuple)):
         return [described(one) for one in value]
     if isinstance(value, dict):
@@ -59,7 +59,7 @@ def described(value: Any) -> Any:
 
 
 def made(value: Any, custom_objects: Objects = None) -> Any:
-    """The opposite of `described`."""
+    """The inverse of `described`."""
     if isinstance(value, list):
         return [made(one, custom_objects) for one in value]
     if isinstance(value, dict):
@@ -72,7 +72,7 @@ def made(value: Any, custom_objects: Objects = None) -> Any:
 
 
 def as_list(outputs: Any) -> list[np.ndarray[Any, Any]]:
-    """What `predict_on_batch` gave, as a list."""
+    """The result of `predict_on_batch`, as a list."""
     if isinstance(outputs, dict):
         return list(outputs.values())
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

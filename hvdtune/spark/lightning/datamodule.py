@@ -13,7 +13,7 @@ __all__ = ["DataModule", "EpochLoader", "PetastormDataModule", "TorchDataModule"
 
 
 class EpochLoader:
-    """Gives `steps` batches each time it is gone through, and goes on with the next ones."""
+    """Gives `steps` batches per iteration; the next iteration continues with the next ones."""
 
     def __init__(self, batches: Any, steps: int) -> None:
         self._batches = endless(batches)

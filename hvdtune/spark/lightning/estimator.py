@@ -19,7 +19,7 @@ from hvdtune.spark.lightning.remote import LightningProgram, LightningResult, tr
 from hvdtune.spark.torch import estimator as of_torch
 from hvdtune.spark.torch.serialization import dumps, loads
 
-#: The oldest PyTorch Lightning that this works with; Horovod's name for it.
+#: The oldest PyTorch Lightning that is supported; the name is Horovod's.
 MIN_PL_VERSION = ".".join(map(str, OLDEST))
 
 _TORCH = {entry.name: entry for entry in of_torch.TorchEstimator.entries}
@@ -34,8 +34,8 @@ def _arguments(value: Any) -> dict[str, Any]:
 class TorchEstimator(HorovodEstimator):
     """Trains a LightningModule on a DataFrame over the ranks; `fit(df)` returns a `TorchModel`.
 
-    The module's steps get batches as dicts from column to tensor. A plain `torch.nn.Module` is
-    trained, too, with `loss` and `optimizer`, as `hvdtune.spark.torch` does. Learning rates are
+    The module's steps get batches as dicts from column to tensor. A plain `torch.nn.Module` can be
+    trained too, with `loss` and `optimizer`, as in `hvdtune.spark.torch`. Learning rates are
     multiplied by the number of ranks. `hvdtune.spark.common.params` describes all parameters.
     """
 
@@ -43,12 +43,12 @@ class TorchEstimator(HorovodEstimator):
         ESTIMATOR,
         *(_TORCH[name] for name in ("model", "optimizer", "loss", "loss_constructors")),
         *(_TORCH[name] for name in ("input_shapes", "data_module")),
-        Entry("train_minibatch_fn", None, "not for Lightning: training_step is it", function),
-        Entry("num_gpus", None, "GPUs of each rank; 0 or nothing: Lightning's ranks use CPUs"),
+        Entry("train_minibatch_fn", None, "not for Lightning: use training_step", function),
+        Entry("num_gpus", None, "GPUs of each rank; 0 or unset, as Lightning's ranks use CPUs"),
         Entry("logger", None, "Lightning's logger; by default a CSV file in the run's logs"),
         Entry("log_every_n_steps", 50, "steps between two lines of the log", whole(1)),
         Entry("loader_num_epochs", None, "accepted; loaders have no end", whole(1)),
-        Entry("terminate_on_nan", False, "end training when a loss is no number", truth),
+        Entry("terminate_on_nan", False, "end training if a loss is not a number", truth),
         Entry("profiler", None, "Lightning's profiler"),
         Entry("trainer_args", None, "further arguments of Lightning's Trainer", _arguments),
         Entry("debug_data_loader", False, "accepted; there is nothing to debug", truth),
@@ -73,7 +73,7 @@ class TorchEstimator(HorovodEstimator):
             return
         if self.value("optimizer") is None:
             raise ValueError(
-                "TorchEstimator needs optimizer, because the model is no LightningModule."
+                "TorchEstimator needs optimizer, because the model is not a LightningModule."
             )
         of_torch.check_loss(self)
 
@@ -144,13 +144,13 @@ class TorchEstimator(HorovodEstimator):
         )
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Model and optimizer in one pickle: they share parameters."""
+        """Put model and optimizer into one pickle, because they share parameters."""
         return of_torch.pair_saved(values)
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         return of_torch.pair_loaded(values)
 
 
 class TorchModel(of_torch.TorchModel):
-    """A trained module, whose `forward` gives the predictions."""
+    """A trained module, whose `forward` makes the predictions."""

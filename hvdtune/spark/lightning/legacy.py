@@ -34,7 +34,7 @@ class TrainedModule(pl.LightningModule):
         self._weight, self._input_shapes = sample_weight_col, input_shapes
 
     def forward(self, *inputs: Any) -> Any:
-        """What the model gives."""
+        """The model's output."""
         return self.model(*inputs)
 
     def _loss(self, batch: dict[str, Any]) -> Any:
@@ -51,9 +51,9 @@ class TrainedModule(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Any], batch_index: int) -> None:
-        """Note the loss of a batch."""
+        """Log the loss of a batch."""
         self.log("val_loss", self._loss(batch), batch_size=1, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer given."""
+        """The given optimizer."""
         return self._optimizer

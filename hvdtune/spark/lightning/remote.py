@@ -1,4 +1,4 @@
-"""A rank's training of a LightningModule."""
+"""Trains a LightningModule on one rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hvdtune.spark.torch.serialization import dumps, loads
 
 @dataclass
 class LightningProgram:
-    """What is trained, and the Trainer's arguments."""
+    """The module to train, and the Trainer's arguments."""
 
     module: Any
     callbacks: list[Any]
@@ -35,7 +35,7 @@ class LightningProgram:
 
 @dataclass
 class LightningResult:
-    """What rank 0 returns: what was logged in each epoch, and the weights at the end."""
+    """Rank 0's result: the logged values of each epoch, and the final weights."""
 
     history: list[dict[str, Any]]
     state: bytes
@@ -44,7 +44,7 @@ class LightningResult:
 def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> LightningResult | None:
     """Train on this rank. Returns rank 0's result, and None on the others.
 
-    checkpoint: Lightning's file of an earlier run with the same name, from which training goes on
+    checkpoint: Lightning's file of an earlier run with the same name; training continues from it
     for `epochs` more.
     """
     hvd.init()
@@ -57,7 +57,7 @@ def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> Light
 
 @contextlib.contextmanager
 def _folder(plan: TrainingPlan) -> Iterator[str]:
-    """Where rank 0 writes what the store is to keep; other ranks write nothing there."""
+    """A folder in which rank 0 writes what the store will keep; other ranks write nothing there."""
     if hvd.rank() == 0 and plan.store.saving_runs:
         with plan.store.get_local_output_dir() as folder:
             yield folder
@@ -68,7 +68,7 @@ def _folder(plan: TrainingPlan) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _data(plan: TrainingPlan) -> Iterator[Any]:
-    """This rank's data; a `LightningDataModule` is set up and torn down by the Trainer."""
+    """This rank's data; the Trainer sets up and tears down a `LightningDataModule`."""
     data: Any = plan.data(hvd.rank(), hvd.size())
     if isinstance(data, pl.LightningDataModule):
         yield data
@@ -78,7 +78,7 @@ def _data(plan: TrainingPlan) -> Iterator[Any]:
 
 
 def _loaders(data: Any, train_steps: int, val_steps: int) -> dict[str, Any]:
-    """What `Trainer.fit` takes."""
+    """The data arguments of `Trainer.fit`."""
     if isinstance(data, pl.LightningDataModule):
         return {"datamodule": data}
     loaders = {"train_dataloaders": EpochLoader(data.train_data(), train_steps)}
@@ -140,7 +140,7 @@ def _train(
 
 @dataclass
 class _Resumed:
-    """A checkpoint as the file that Lightning wants, and how many epochs it has behind it."""
+    """A checkpoint as the file that Lightning needs, and the number of epochs it has behind it."""
 
     checkpoint: bytes | None
     folder: str
@@ -156,14 +156,14 @@ class _Resumed:
 
 
 class _Record(pl.Callback):
-    """Keeps what was logged in each epoch, and uploads the run's files."""
+    """Keeps the logged values of each epoch, and uploads the run's files."""
 
     def __init__(self, plan: TrainingPlan, folder: str) -> None:
         self._plan, self._folder = plan, folder
         self.history: list[dict[str, Any]] = []
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Validation has run by now."""
+        """Note the epoch's values; validation has already run."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.history.append({"epoch": len(self.history), **values})
         if trainer.global_rank != 0:
@@ -179,12 +179,12 @@ class _Record(pl.Callback):
 
 
 class _FiniteLoss(pl.Callback):
-    """Ends training when a loss is no number."""
+    """Ends training if a loss is not a number."""
 
     def on_train_batch_end(
         self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the loss of the step."""
+        """Check the loss of the step."""
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         if loss is not None and not math.isfinite(float(loss)):
             raise ValueError(

@@ -15,28 +15,28 @@ __all__ = ["DataModule", "PetastormDataModule", "TorchDataModule"]
 
 
 class TorchDataModule(ParquetDataModule):
-    """Batches as dicts from column to tensor; columns that are no numbers stay arrays."""
+    """Batches as dicts from column to tensor; columns that are not numbers stay arrays."""
 
     def train_data(self) -> Iterator[dict[str, Any]]:
-        """Batches for training, without an end."""
+        """Endless batches for training."""
         return map(as_tensors, super().train_data())
 
     def val_data(self) -> Iterator[dict[str, Any]]:
-        """Batches for validation, without an end."""
+        """Endless batches for validation."""
         return map(as_tensors, super().val_data())
 
 
 PetastormDataModule = TorchDataModule
-"""Horovod's name for the class that is used if none is given."""
+"""Horovod's name for the default class."""
 
 
 def as_tensors(columns: Columns) -> dict[str, Any]:
-    """The columns' memory as tensors, copied only if it must not be written to."""
+    """The columns' memory as tensors, copied only if it is read-only."""
     return {name: as_tensor(array) for name, array in columns.items()}
 
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """A column's memory as a tensor, or a copy if it must not be written to; texts stay."""
+    """A column's memory as a tensor, or a copy if it is read-only; texts stay arrays."""
     if array.dtype.kind not in "biuf":
         return array
     return torch.from_numpy(array if array.flags.writeable else array.copy())

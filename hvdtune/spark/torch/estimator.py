@@ -59,7 +59,7 @@ class TorchEstimator(HorovodEstimator):
         Entry(
             "train_minibatch_fn",
             None,
-            "a training step of one's own: f(model, optimizer, transform_outputs, loss_fn, inputs, "
+            "your own training step: f(model, optimizer, transform_outputs, loss_fn, inputs, "
             "labels, sample_weights) returns (outputs, loss)",
             function,
         ),
@@ -99,7 +99,7 @@ class TorchEstimator(HorovodEstimator):
         return train, (dumps(program), checkpoint)
 
     def _model(self, result: TorchResult, plan: TrainingPlan) -> TorchModel:
-        # A copy, so that the estimator's own model stays as it was given.
+        # A copy, so that the estimator's own model is not changed.
         model, optimizer = loads(dumps((self.value("model"), self.value("optimizer"))))
         state = loads(result.checkpoint)
         model.load_state_dict(state["model"])
@@ -118,11 +118,11 @@ class TorchEstimator(HorovodEstimator):
         )
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Model and optimizer in one pickle: they share parameters."""
+        """Put model and optimizer into one pickle, because they share parameters."""
         return pair_saved(values)
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         return pair_loaded(values)
 
 
@@ -132,7 +132,7 @@ class TorchModel(HorovodModel):
     entries = replaced(
         MODEL,
         _MODEL,
-        Entry("optimizer", None, "the optimizer as training left it", _torch_optimizer),
+        Entry("optimizer", None, "the optimizer after training", _torch_optimizer),
         _LOSS,
         _CONSTRUCTORS,
         _INPUT_SHAPES,
@@ -147,16 +147,16 @@ class TorchModel(HorovodModel):
         return load
 
     def to_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Model and optimizer in one pickle: they share parameters."""
+        """Put model and optimizer into one pickle, because they share parameters."""
         return pair_saved(values)
 
     def from_saved(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The parameters, from what was pickled."""
+        """The parameters, from the pickled values."""
         return pair_loaded(values)
 
 
 def predictor(model: torch.nn.Module, shapes: Sequence[Any] | None) -> Predict:
-    """What predicts with a model: arrays in, arrays out."""
+    """A function that predicts with a model: arrays in, arrays out."""
     model.eval()
     dtype = dtype_of(model)
 
@@ -170,7 +170,7 @@ def predictor(model: torch.nn.Module, shapes: Sequence[Any] | None) -> Predict:
 
 
 def with_output_sizes(plan: TrainingPlan, sizes: Sequence[int]) -> util.Metadata:
-    """The columns' metadata, with the numbers that each label's output has for a row."""
+    """The columns' metadata, with the numbers per row of each label's output."""
     metadata = {name: dict(told) for name, told in plan.metadata.items()}
     for label, size in zip(plan.label_columns, sizes, strict=False):
         metadata[label]["outputs"] = size
@@ -183,12 +183,12 @@ def losses_of(estimator: HorovodEstimator, name: str) -> list[Any] | None:
 
 
 def metric_groups(metrics: Sequence[Any], labels: int) -> list[list[Any]]:
-    """For each metric a function for each label; a list in `metrics` has them already."""
+    """For each metric, a function for each label; a list in `metrics` already contains these."""
     return [util.to_list(metric, labels) or [] for metric in metrics]
 
 
 def check_loss(estimator: HorovodEstimator) -> None:
-    """Raise ValueError unless the estimator has losses, one for each label, that can be used."""
+    """Raise ValueError unless the estimator has valid losses, one for each label."""
     given, constructors = (estimator.value(name) for name in ("loss", "loss_constructors"))
     if (given is None) == (constructors is None):
         raise ValueError(
@@ -212,12 +212,12 @@ def check_loss(estimator: HorovodEstimator) -> None:
 
 
 def pair_saved(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters with model and optimizer in one pickle."""
+    """The parameters, with model and optimizer in one pickle."""
     rest = {name: value for name, value in values.items() if name not in ("model", "optimizer")}
     return {**rest, "model": dumps((values.get("model"), values.get("optimizer")))}
 
 
 def pair_loaded(values: dict[str, Any]) -> dict[str, Any]:
-    """The opposite of `pair_saved`."""
+    """The inverse of `pair_saved`."""
     model, optimizer = loads(values["model"])
     return {**values, "model": model, "optimizer": optimizer}

@@ -1,4 +1,4 @@
-"""What training minimises: the labels' losses, weighted, from a model's outputs."""
+"""The value that training minimises: the labels' losses, weighted, from a model's outputs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OF_CLASSES = (
 
 
 def as_list(outputs: Any) -> list[torch.Tensor]:
-    """A model's outputs, of which there may be one."""
+    """A model's outputs as a list; there may be only one."""
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 def as_inputs(
     features: Sequence[torch.Tensor], shapes: Sequence[Any] | None, dtype: torch.dtype
 ) -> list[torch.Tensor]:
-    """Feature columns as the model takes them: floating-point numbers, in its shapes."""
+    """Feature columns in the model's form: floating-point numbers, in its shapes."""
     chosen = shapes or [None] * len(features)
     return [rows_of(one.to(dtype), shape) for one, shape in zip(features, chosen, strict=True)]
 
@@ -40,13 +40,13 @@ def dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def takes_reduction(loss: Any) -> bool:
-    """Whether a loss can give a value for each row, which sample weights need."""
+    """Whether a loss can return a value for each row, which sample weights need."""
     if hasattr(loss, "reduction"):
         return True
     try:
         parameters = inspect.signature(loss).parameters.values()
     except (TypeError, ValueError):
-        return True  # built in: the call will tell
+        return True  # a built-in: only the call can tell
     return any(p.name == "reduction" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
@@ -69,10 +69,10 @@ class Objective:
     def transform_outputs(
         self, outputs: Any, labels: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Outputs as a list, and labels in their shapes and types.
+        """Outputs as a list, and labels in matching shapes and types.
 
-        A label with as many numbers as its output gets the output's shape and type; whole numbers,
-        and what is compared with one output for each class, become int64.
+        A label with as many numbers as its output gets the output's shape and type. Whole numbers,
+        and labels that are compared with one output per class, become int64.
         """
         found = as_list(outputs)
         if len(found) != len(labels):

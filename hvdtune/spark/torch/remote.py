@@ -1,4 +1,4 @@
-"""A rank's training of a PyTorch model."""
+"""Trains a PyTorch model on one rank."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hvdtune.spark.torch.serialization import dumps, loads
 
 @dataclass
 class TorchProgram:
-    """What is trained, and how; one pickle, so that the optimizer keeps the model's parameters."""
+    """The model to train, and how; one pickle, so that the optimizer keeps its parameters."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     losses: list[Callable[..., Any]] | None
     loss_constructors: list[Callable[..., Any]] | None
-    metrics: list[list[Callable[..., Any]]]  # for each metric a function for each label
+    metrics: list[list[Callable[..., Any]]]  # for each metric, a function for each label
     input_shapes: list[Any] | None
     train_minibatch_fn: Callable[..., Any] | None
 
 
 @dataclass
 class TorchResult:
-    """What rank 0 returns: what was measured, the state at the end, the outputs' sizes."""
+    """Rank 0's result: the metrics, the final state, the outputs' sizes."""
 
     history: list[dict[str, Any]]
     checkpoint: bytes
@@ -44,7 +44,7 @@ class TorchResult:
 def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> TorchResult | None:
     """Train on this rank. Returns rank 0's result, and None on the others.
 
-    checkpoint: what an earlier run with the same name has saved, from which training goes on.
+    checkpoint: that of an earlier run with the same name; training continues from it.
     """
     hvd.init()
     try:
@@ -76,7 +76,7 @@ class _Training:
         self.passes = 0
 
     def _resume(self, optimizer: torch.optim.Optimizer, checkpoint: bytes | None) -> None:
-        """Load a checkpoint; make learning rates those for the number of ranks."""
+        """Load a checkpoint; scale learning rates for the number of ranks."""
         ranks_before = 1
         if checkpoint is not None:
             state = loads(checkpoint)
@@ -84,7 +84,7 @@ class _Training:
             optimizer.load_state_dict(state["optimizer"])
             ranks_before = state["ranks"]
         else:
-            optimizer.load_state_dict(optimizer.state_dict())  # moves it to the device
+            optimizer.load_state_dict(optimizer.state_dict())  # moves the state to the device
         for group in optimizer.param_groups:
             if "lr" in group:
                 group["lr"] = group["lr"] * hvd.size() / ranks_before
@@ -96,7 +96,7 @@ class _Training:
         else:
             known = {"model": self.model, "optimizer": self.optimizer, "plan": self.plan}
             constructors = self.program.loss_constructors or []
-            # Horovod hands them what is known here; they need not take it.
+            # Horovod passes them these arguments; they need not accept them.
             losses = [
                 make(known) if inspect.signature(make).parameters else make()
                 for make in constructors
@@ -147,7 +147,7 @@ class _Training:
         steps: int,
         step: Callable[..., tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]],
     ) -> dict[str, Any]:
-        """All steps of an epoch; the means over steps and ranks."""
+        """Run all steps of an epoch; returns means over steps and ranks."""
         groups = self.program.metrics
         sums: list[Any] = [0.0] * (1 + sum(map(len, groups)))
         for _ in range(steps):
@@ -192,9 +192,7 @@ class _Training:
         for name in names:
             if not isinstance(batch.get(name), torch.Tensor):
                 kind = getattr(batch.get(name), "dtype", "nothing")
-                raise ValueError(
-                    f"column {name!r} is {kind}, not numbers: only these can be trained with."
-                )
+                raise ValueError(f"column {name!r} is {kind}, not numbers: training needs numbers.")
         return [batch[name].to(self.device) for name in names]
 
     def _step(
@@ -235,7 +233,7 @@ class _Training:
         return outputs, labels, self.objective(outputs, labels, weights)
 
     def _save(self, folder: str | None, epoch: int) -> bytes:
-        """The state after an epoch, also in the store."""
+        """The state after an epoch; also writes it to the store."""
         state = dumps(
             {
                 "model": self.model.state_dict(),
@@ -254,7 +252,7 @@ class _Training:
 
 
 def _device(use_gpu: bool) -> torch.device:
-    """The GPU that Spark has given to this rank, or one by its place on its host; or the CPU."""
+    """The GPU that Spark has given to this rank, or else that of its local rank; or the CPU."""
     if use_gpu and torch.cuda.is_available():
         by_place = os.environ.get("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", "0") not in ("", "0")
         given = [] if by_place else get_available_devices()

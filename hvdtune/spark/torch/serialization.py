@@ -1,4 +1,4 @@
-"""Models and optimizers as bytes; what belongs together is pickled together."""
+"""Models and optimizers as bytes; objects that share parameters are pickled together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 
 def dumps(value: Any) -> bytes:
-    """Anything with tensors in it, classes of the program included."""
+    """Pickle anything that contains tensors, including classes of the program."""
     buffer = io.BytesIO()
     torch.save(value, buffer, pickle_module=cloudpickle)
     return buffer.getvalue()
 
 
 def loads(data: bytes) -> Any:
-    """What `dumps` was given, on the CPU. It runs code: read only what you trust."""
+    """The value that `dumps` was given, on the CPU. This runs code: read only what you trust."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)

@@ -1,9 +1,9 @@
-"""Horovod's operations in functions that XLA compiles for the CPU: custom calls of XLA's.
+"""Horovod's operations in functions that XLA compiles for the CPU: custom calls of XLA.
 
-TensorFlow says while it traces whether XLA will compile a function (`jit_compile=True`). XLA may
-run independent calls in any order and side by side, and ours wait for the other ranks: so each call
-reads and writes one variable, and they run one after the other in the order of the program, in
-branches, loops and inner functions too. Errors are TensorFlow's InternalError, with our text.
+While it traces a function, TensorFlow says whether XLA will compile it (`jit_compile=True`). XLA
+may run independent calls in any order and in parallel, but ours wait for the other ranks: so each
+call reads and writes one variable, and they run one after the other in the order of the program,
+also in branches, loops and inner functions. Errors are TensorFlow's InternalError, with our text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLACES = ("Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank")
 
 
 class _Forced(threading.local):
-    """Whether a gradient of a compiled call is made: TensorFlow traces it in a graph of its own."""
+    """Whether a compiled call's gradient is made: TensorFlow traces it in a graph of its own."""
 
     now = False
 
@@ -72,10 +72,10 @@ def _missing_in_process() -> str:
 def call(
     operation: str, inputs: Mapping[str, Any], attributes: Mapping[str, Any], name: str | None
 ) -> list[tf.Tensor]:
-    """As `operations.call`, in what XLA compiles.
+    """As `operations.call`, in functions that XLA compiles.
 
     Raises ValueError for tensors whose shape is not known while the function is traced, and for an
-    alltoall whose parts are not equal; NotImplementedError for a join.
+    alltoall with unequal parts; NotImplementedError for a join.
     """
     kind = operation.removeprefix("Horovod")
     if kind in _PLACES:
@@ -125,7 +125,7 @@ def call(
 
 
 def end_step(owner: int) -> None:
-    """A training step of `owner` ends where the collectives before this are done."""
+    """End a training step of `owner` after the collectives before this."""
     turn = _turn()
     text = f"{owner} "
     (after,) = _custom_call("hvdtune_step_end", [turn.read_value()], text, [tf.int32], [[]])
@@ -135,7 +135,7 @@ def end_step(owner: int) -> None:
 def _in_turn(
     tensors: Sequence[tf.Tensor], text: str, results: Sequence[Sequence[int]]
 ) -> list[tf.Tensor]:
-    """The results of a collective, which runs after those that are traced before it."""
+    """The results of a collective, which runs after those that were traced before it."""
     turn = _turn()
     *outputs, after = _custom_call(
         "hvdtune_collective",
@@ -150,7 +150,7 @@ def _in_turn(
 
 @functools.cache
 def _turn() -> tf.Variable:
-    """What all compiled collectives of this process read and write."""
+    """The variable that all compiled collectives of this process read and write."""
     with tf.init_scope(), tf.device("/cpu:0"):
         return tf.Variable(0, trainable=False, dtype=tf.int32, name="hvdtune_turn")
 
@@ -185,7 +185,7 @@ def _compiling() -> Iterator[None]:
 
 
 def _place_in(process_set: int) -> tuple[int, int]:
-    """(members of a set, this rank's place; that of nobody, 0, where the engine will refuse)."""
+    """(members of a set, this rank's place); place 0 if the engine will refuse the call."""
     if process_set == 0:
         return size(), rank()
     members = process_sets.registered(process_set) or []
@@ -213,13 +213,13 @@ def _check_equal_parts(splits: tf.Tensor, rows: int) -> None:
     if known is not None and (len(known) == 0 or (len({*known}) == 1 and sum(known) == rows)):
         return
     raise ValueError(
-        "alltoall in what XLA compiles sends every rank as many rows: leave out `splits`, or give "
+        "alltoall in what XLA compiles sends every rank equally many rows: omit `splits`, or give "
         "equal numbers that are known when the function is traced."
     )
 
 
 def _wire_name(name: str, ignore_name_scope: bool) -> str:
-    """What ranks match the call by, and no operation outside of XLA has."""
+    """The name by which ranks match the call; no operation outside XLA has it."""
     graph = tf.compat.v1.get_default_graph()
     unique = graph.unique_name(name)
     if ignore_name_scope:

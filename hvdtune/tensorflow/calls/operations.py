@@ -1,8 +1,8 @@
-"""TensorFlow's calls of Horovod's operations, by the name of their type.
+"""TensorFlow's calls of Horovod's operations, by the operation's type.
 
-The native module registers the types with the TensorFlow that is imported (nothing is compiled
-against it), and they are called by name: `tf.raw_ops` does not list them. In eager mode the call
-goes to the type's variant whose kernel waits; gradients are recorded for the type itself.
+The native module registers the types with the imported TensorFlow (nothing is compiled against
+it), and they are called by name: `tf.raw_ops` does not list them. In eager mode the call uses the
+type's variant whose kernel waits; gradients are recorded for the type itself.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ COLLECTIVES = (
     "HorovodGroupedReducescatter",
 )
 END_STEP = "HorovodEndStep"
-#: The types of tensors that the operations take.
+#: The dtypes that the operations take.
 DTYPES = frozenset(tf.dtypes.as_dtype(name) for name in operations.DTYPES)
 
 
 def _missing() -> str:
-    """Registers the operations; what TensorFlow lacks for that, or an empty text."""
+    """Register the operations. Returns what TensorFlow lacks for that, or an empty text."""
     missing = tensorflow_library.register_operations()
     if missing:
         return missing
-    # What builds graphs here has no conditions on tensors that AutoGraph would have to translate.
+    # Code that builds graphs here has no tensor conditions that AutoGraph would have to translate.
     autograph.CONVERSION_RULES = (autograph.DoNotConvert("hvdtune"), *autograph.CONVERSION_RULES)
-    # Otherwise TensorFlow runs the operations of a function one after the other, as the program
-    # has them: all wait for the first, and none are fused.
+    # Otherwise TensorFlow runs the operations of a function one after the other, in program
+    # order: each waits for the one before it, and none are fused.
     name = "MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS"
     types = frozenset(getattr(auto_control_deps, name, ())) | {*COLLECTIVES, END_STEP}
     setattr(auto_control_deps, name, types)
     return ""
 
 
-#: Why the operations are not TensorFlow's own here; empty if they are.
+#: Why TensorFlow cannot have the operations as its own; empty if it has them.
 MISSING = _missing()
 if MISSING:
     warnings.warn(
-        f"hvdtune cannot add its operations to TensorFlow {tf.__version__}: {MISSING}. They go "
-        "through Python instead, which is right, but several times slower.",
+        f"hvdtune cannot add its operations to TensorFlow {tf.__version__}: {MISSING}. They run "
+        "through Python instead, which is correct, but several times slower.",
         stacklevel=2,
     )
 
 
 def checked(tensor: Any, operation: str) -> tf.Tensor:
-    """What the caller gave as a tensor. Raises ValueError for a type that cannot be exchanged."""
+    """The argument as a tensor. Raises ValueError for a type that cannot be exchanged."""
     tensor = tf.convert_to_tensor(tensor)
     if tensor.dtype not in DTYPES:
         accepted = ", ".join(operations.DTYPES)
@@ -80,7 +80,7 @@ def call(
 ) -> list[tf.Tensor]:
     """The outputs of an operation: `inputs` are tensors or lists of them, by the type's names.
 
-    `name`: of the node in a graph; in eager mode what the ranks match tensors by, if not None.
+    `name`: of the node in a graph; in eager mode, if given, ranks match tensors by it.
     """
     if compiled.is_compiling() and not compiled.missing():
         return compiled.call(operation, inputs, attributes, name)

@@ -1,7 +1,7 @@
-"""Horovod's operations as calls of Python, where TensorFlow's C interface lacks what they need.
+"""Horovod's operations as calls of Python, if TensorFlow's C interface lacks what they need.
 
-The same results, errors and gradients, several times slower. TensorFlow makes such calls one after
-the other, in the order of the program, which must be the same on all ranks.
+Results, errors and gradients are the same, but calls are several times slower. TensorFlow makes
+such calls one after the other, in program order, which must be the same on all ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBERS: dict[str, Callable[[Any], int]] = {
 
 @dataclass(frozen=True)
 class Node:
-    """What gradients ask of an operation."""
+    """What gradient functions read from an operation."""
 
     inputs: Sequence[tf.Tensor]
     outputs: Sequence[tf.Tensor]
@@ -44,7 +44,7 @@ class Node:
         return self.attributes[name]
 
     def gradient(self, operation: str, upstream: Sequence[tf.Tensor]) -> Any:
-        """What the gradient of an operation of this type makes of those of its outputs."""
+        """The gradients of the inputs, given those of the outputs."""
         found = ops.gradient_registry.lookup(operation)(self, *upstream)
         return found if len(self.inputs) > 1 or isinstance(found, tf.Tensor) else found[0]
 
@@ -97,7 +97,7 @@ def _number(operation: str, process_set: int) -> tf.Tensor:
 
 
 def _in_order(host: Any, tensors: list[tf.Tensor], types: list[Any]) -> list[tf.Tensor]:
-    """The call, after those before it: functions see to that themselves, other graphs do not."""
+    """Make the call after those before it: functions ensure that, other graphs do not."""
     if tf.executing_eagerly():
         found = host(*[np.asarray(tensor.numpy()) for tensor in tensors])
         return [
@@ -115,7 +115,7 @@ def _in_order(host: Any, tensors: list[tf.Tensor], types: list[Any]) -> list[tf.
 
 
 def _shape(operation: str, shape: tf.TensorShape | None) -> tf.TensorShape:
-    """The shape of a result; None: of received splits."""
+    """The shape of a result; None stands for received splits."""
     if shape is None:
         return tf.TensorShape([None])
     if shape.rank is None or operation.endswith(("Allreduce", "Broadcast")):
@@ -169,9 +169,9 @@ def _run(
 
 
 def _with_errors_of_tensorflow(operation: str, host: Any) -> Any:
-    """The call with the errors of the operation. In graphs TensorFlow makes some UnknownError.
+    """`host`, raising TensorFlow's errors. In graphs, TensorFlow turns some into UnknownError.
 
-    By the operation's type in front elastic loops know what was lost: only that has it.
+    The text begins with the operation's type, by which elastic loops recognise a lost job.
     """
 
     def called(*arrays: Any) -> Any:

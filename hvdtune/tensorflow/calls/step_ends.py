@@ -1,4 +1,4 @@
-"""Ends of training steps, which recordings count: what reduces gradients tells of them."""
+"""Ends of training steps, for recordings: code that reduces gradients reports them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hvdtune.tensorflow.calls import compiled, operations
 
 
 def tell(owner: Any, gradients: Iterable[Any]) -> None:
-    """A step of ``owner`` ends once its ``gradients`` (None where there is none) are there.
+    """A step of ``owner`` ends once its ``gradients`` (some may be None) are computed.
 
-    In a function a node tells of it whenever the function runs, also several times in one run; in
-    graphs of sessions nobody does. Only one owner's steps count, see ``marks.step_ended``.
+    In a function, a node reports it whenever the function runs, also several times in one run.
+    In graphs of sessions, nothing reports it. Only one owner's steps count, see
+    ``marks.step_ended``.
     """
     if tf.executing_eagerly():
         marks.step_ended(owner)

@@ -1,10 +1,10 @@
-"""TensorFlow's data service, run by the ranks of one job for those of another, which train.
+"""TensorFlow's data service, run by the ranks of one job for the training ranks of another.
 
-Each rank of the *compute* job runs a worker of the service, which belongs to one of its
-dispatchers: the first `workers_per_dispatcher` ranks to dispatcher 0, and so on. One dispatcher
-serves all training ranks; more than one are one for each training rank. A dispatcher runs in the
-compute job (`dispatcher_side="compute"`) or in the training job ("training"). Who is where, all
-learn from a registry (`hvdtune.compute_service`), which is in rank 0 of the compute job.
+Each rank of the *compute* job runs a worker of the service, which belongs to one dispatcher: the
+first `workers_per_dispatcher` ranks to dispatcher 0, and so on. A single dispatcher serves all
+training ranks; otherwise there is one for each training rank. Dispatchers run in the compute job
+(`dispatcher_side="compute"`) or in the training job ("training"). All processes learn addresses
+from a registry (`hvdtune.compute_service`) in rank 0 of the compute job.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from hvdtune.core.job import init
 from hvdtune.core.objects import allgather_object
 
 _SIDES = ("compute", "training")
-_REMINDER = 30.0  # seconds after which who waits for a file says so
+_REMINDER = 30.0  # seconds after which a process that waits for a file says so
 _log = logging.getLogger(__name__)
 _service = tf.data.experimental.service
 
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a process must know to use the service or to be part of it.
+    """Everything a process must know to use the service or to be part of it.
 
     `addresses` and `key` are the registry's (see `hvdtune.compute_service.service`); `timeout` is
-    how many seconds a process waits until others have registered.
+    how many seconds a process waits for others to register.
 
     Raises ValueError for numbers below 1 and an unknown `dispatcher_side`.
     """
@@ -56,18 +56,18 @@ class TfDataServiceConfig:
         check_side(self.dispatcher_side)
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """A client of the registry. Raises ConnectionError if that does not answer."""
+        """A client of the registry. Raises ConnectionError if the registry does not answer."""
         return ComputeClient(self.addresses, self.key, verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` takes; the key is a hexadecimal text, so it can be written as JSON."""
+        """The input of `from_dict`; the key is a hexadecimal text, so it can be written as JSON."""
         return {**asdict(self), "key": self.key.hex()}
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """The configuration that `to_dict` has described.
+        """The configuration from `to_dict`.
 
-        Raises ValueError for what it has not, and for values that `TfDataServiceConfig` refuses.
+        Raises ValueError for missing values, and for those that `TfDataServiceConfig` refuses.
         """
         try:
             return TfDataServiceConfig(
@@ -87,9 +87,9 @@ class TfDataServiceConfig:
             raise ValueError(str(error)) from None
 
     def write(self, filename: str) -> None:
-        """Write a file that only this user may read: who has the key may ask and tell anything.
+        """Write a file that only this user may read: the key allows any request to the registry.
 
-        The file is there at once, or replaced at once: nobody reads half of it.
+        The file appears, or is replaced, in one step: nobody reads half of it.
         """
         folder, name = os.path.split(os.path.abspath(filename))
         descriptor, written = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
@@ -103,9 +103,9 @@ class TfDataServiceConfig:
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False) -> TfDataServiceConfig:
-        """What `write` has written; with `wait_for_file_creation` once the file is there.
+        """Read what `write` has written; `wait_for_file_creation` waits until the file exists.
 
-        Raises OSError if the file cannot be read, and ValueError if it is no configuration.
+        Raises OSError if the file cannot be read, and ValueError if it is not a configuration.
         """
         begin, reminded = time.monotonic(), False
         while wait_for_file_creation and not os.path.exists(filename):
@@ -119,23 +119,23 @@ class TfDataServiceConfig:
             return TfDataServiceConfig.from_dict(json.loads(text))
         except ValueError as error:
             raise ValueError(
-                f"{filename} is no configuration of a compute service: {error}"
+                f"{filename} is not a configuration of a compute service: {error}"
             ) from None
 
 
 def check_side(side: str) -> None:
-    """Raise ValueError for what is no side on which a dispatcher can run."""
+    """Raise ValueError unless a dispatcher can run on this side."""
     if side not in _SIDES:
         raise ValueError(f"dispatcher_side is {side!r}, must be 'compute' or 'training'")
 
 
 @contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """The address, "grpc://HOST:PORT", of the dispatcher that a training rank has to use.
+    """The address, "grpc://HOST:PORT", of the dispatcher that a training rank must use.
 
-    For `tf.data.experimental.service.distribute`. Where the dispatcher runs in the training job, it
-    runs in this process (with one dispatcher in rank 0's) until the block is left: read the dataset
-    within, and leave no such block before all ranks have read theirs.
+    For `tf.data.experimental.service.distribute`. If the dispatcher belongs to the training job, it
+    runs in this process (a single dispatcher runs in rank 0) until the block is left. Read the
+    dataset inside the block, and do not leave it before all ranks have read theirs.
 
     Raises TimeoutException (horovod.runner.common.util.timeout) if the dispatcher, or one of its
     workers, has not registered in the configuration's time, IndexError if the rank has no
@@ -166,11 +166,11 @@ def send_to_data_service(
 ) -> tf.data.Dataset:
     """A dataset whose elements the service computes; also a method of `tf.data.Dataset`.
 
-    What was done to the dataset before is done by the service's workers, what is done to the result
-    in this process. `rank` and, for `round_robin`, `size` are the training job's.
-    `processing_mode` is that of `tf.data.experimental.service.distribute`. With `reuse_dataset` the
-    ranks that have one dispatcher share its elements, otherwise each gets all. With both
-    `reuse_dataset` and `round_robin` they take turns, for which the dataset must be endless.
+    The service's workers do what was done to the dataset before; this process does what is done to
+    the result. `rank` and, for `round_robin`, `size` are the training job's. `processing_mode` is
+    that of `tf.data.experimental.service.distribute`. With `reuse_dataset`, ranks with the same
+    dispatcher share its elements, otherwise each rank gets all. With both `reuse_dataset` and
+    `round_robin` they take turns; the dataset must then be endless.
 
     Raises RuntimeError if the dispatchers run in the training job (use `tf_data_service`),
     ValueError for a round robin without `size`, and what `tf_data_service` raises.
@@ -199,10 +199,10 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """Be this rank's part of the service until that is shut down (`compute_client().shutdown()`).
+    """Run this rank's part of the service until `compute_client().shutdown()` is called.
 
-    Every rank of the compute job calls it; their number is that of all workers. A worker that
-    computes a dataset which nobody has read to its end may need `timeout` seconds more to stop, if
+    Every rank of the compute job must call it; their number is that of all workers. A worker that
+    computes a dataset which nobody has read to its end may need `timeout` more seconds to stop if
     its dispatcher ran in the training job and is gone.
 
     Raises what `tf_data_service` raises if a dispatcher does not register in time.
@@ -228,7 +228,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
         client.register_worker_for_dispatcher(number, rank)
         client.wait_for_shutdown()
         worker.stop()
-        # While a worker ends, it may ask its dispatcher: all of them first.
+        # A worker may ask its dispatcher while it ends, so end all workers first.
         allgather_object(None, name="hvdtune.tensorflow.data.stopped")
     finally:
         for server in reversed(servers):

@@ -21,11 +21,10 @@ _KEY_BYTES = 32
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int = 60) -> None:
     """Run the service in all ranks of this job until it is shut down.
 
-    Rank 0 runs the registry, too, and writes the configuration into `configfile`, for the training
-    job to read. The registry listens on the interfaces that `--network-interfaces` names, or else
-    on all.
+    Rank 0 also runs the registry, and writes the configuration into `configfile` for the training
+    job. The registry listens on the interfaces that `--network-interfaces` names, else on all.
 
-    Raises, on every rank, ValueError if the number of ranks is no multiple of `dispatchers`, or
+    Raises, on every rank, ValueError if the number of ranks is not a multiple of `dispatchers` or
     `dispatcher_side` is unknown, and OSError if the file cannot be written.
     """
     init()
@@ -76,7 +75,7 @@ if __name__ == "__main__":
         prog="python -m horovod.tensorflow.data.compute_worker",
         description="Runs TensorFlow's data service in the ranks of this job.",
     )
-    parser.add_argument("configfile", help="the file that tells the training job of the service")
+    parser.add_argument("configfile", help="the file that tells the training job about the service")
     parser.add_argument(
         "--dispatchers", type=int, default=1, help="1 for all training ranks, or 1 for each"
     )

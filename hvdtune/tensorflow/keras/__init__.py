@@ -1,7 +1,7 @@
 """Horovod's API for `tf.keras`: `import hvdtune.tensorflow.keras as hvd`.
 
-The same as `hvdtune.keras`: `tf.keras` is either the Keras that this one uses, or tf-keras where
-TF_USE_LEGACY_KERAS is set, and then both faces use that. Knows `hvdtune.keras` alone.
+The same as `hvdtune.keras`: both use tf-keras if TF_USE_LEGACY_KERAS is set, else Keras 3, as
+`tf.keras` does. Knows `hvdtune.keras` alone.
 """
 
 from __future__ import annotations

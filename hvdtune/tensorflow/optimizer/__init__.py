@@ -1,4 +1,4 @@
-"""``DistributedOptimizer``: what the ranks share of an optimizer of ``tf.compat.v1.train``.
+"""``DistributedOptimizer`` for optimizers of ``tf.compat.v1.train``.
 
 Knows `reductions` and `gradient_reduction` of the face.
 """

@@ -1,7 +1,7 @@
-"""``DistributedOptimizer`` with op=Adasum: what is combined is not the gradients but the steps.
+"""``DistributedOptimizer`` with op=Adasum: combines the ranks' steps, not their gradients.
 
-Each rank's optimizer takes its own steps; after every ``backward_passes_per_step`` of them the
-variables become where they were, plus the ranks' differences since then, combined by Adasum:
+Each rank's optimizer takes its own steps. After every ``backward_passes_per_step`` of them, the
+variables become their old values plus the ranks' differences since then, combined by Adasum:
 
     w  ←  start + adasum over ranks (w - start);  start  ←  w
 """
@@ -19,8 +19,8 @@ from hvdtune.tensorflow.gradient_reduction import GradientReducer, Reduction
 class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     """Wraps an optimizer of ``tf.compat.v1.train``.
 
-    Where a variable was is its slot ``delta_start``, a global variable like all slots: it is saved
-    in checkpoints, and broadcast with the other global variables.
+    The slot ``delta_start`` holds a variable's old value. Like all slots it is a global variable:
+    it is saved in checkpoints and broadcast with the other global variables.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         self._steps: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The wrapped optimizer's gradients, as they are."""
+        """The wrapped optimizer's gradients, unchanged."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
     ) -> Any:
-        """Take this rank's step, and combine it with the others' if it is time to."""
+        """Take this rank's step, and combine it with the others' if it is due."""
         pairs = list(grads_and_vars)
         variables = [variable for gradient, variable in pairs if gradient is not None]
         with tf.init_scope():
@@ -75,7 +75,7 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
         return tf.cond(is_due, combine, lambda: tf.constant(False))
 
     def get_slot(self, var: Any, name: str) -> Any:
-        """A slot: where ``var`` was, or one of the wrapped optimizer."""
+        """A slot: the old value of ``var``, or one of the wrapped optimizer."""
         own = super().get_slot(var, name)
         return self._optimizer.get_slot(var, name) if own is None else own
 
@@ -89,7 +89,7 @@ class DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def _beginning(variable: Any) -> tf.Tensor:
-    """The value of a variable; if it has none yet, that which it will be given."""
+    """The value of a variable; if it has none yet, its initial value."""
     if tf.executing_eagerly():
         return variable.read_value()
     is_there = tf.compat.v1.is_variable_initialized(variable)

@@ -1,7 +1,7 @@
 """``DistributedOptimizer``, for the optimizers of ``tf.compat.v1.train``.
 
-It is one of these itself, and wraps another, whose gradients it reduces in ``compute_gradients``.
-With Adasum it is that of `adasum`; Keras's optimizers are left to hvdtune's Keras.
+It is such an optimizer itself, and wraps another one, whose gradients it reduces in
+``compute_gradients``. With Adasum it is `adasum`'s; hvdtune's Keras face wraps Keras's optimizers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pairs = list[tuple[Any, Any]]
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
-    """Wraps an optimizer of ``tf.compat.v1.train``; what it does not say itself is that one's."""
+    """Wraps an optimizer of ``tf.compat.v1.train``, and delegates everything else to it."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._agg_helper = helper
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of ``var`` to this rank."""
+        """Do not reduce the gradient of ``var``."""
         (self._agg_helper or self._reducer).register_local_var(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Pairs:
@@ -98,17 +98,17 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer that does what ``optimizer`` does with gradients reduced over the ranks.
+    """An optimizer that applies ``optimizer`` to gradients reduced over the ranks.
 
     optimizer: of ``tf.compat.v1.train``, or of Keras, which ``hvdtune.tensorflow.keras`` wraps.
-    name: of the scope of the reductions; ``Distributed`` and the optimizer's class, if None.
-    backward_passes_per_step: gradients add up over this many passes and are then reduced; for
+    name: the scope of the reductions; ``Distributed`` and the optimizer's class, if None.
+    backward_passes_per_step: gradients are reduced after adding up over this many passes; for
         optimizers of ``tf.compat.v1.train`` in graphs only.
-    op: ``Adasum`` combines the ranks' steps instead of their gradients (a power of two of ranks).
+    op: ``Adasum`` combines the ranks' steps instead of their gradients (needs 2^n ranks).
     average_aggregated_gradients: divides the sums of several passes by their number.
     The others are those of ``DistributedGradientTape``.
 
-    Raises ValueError for wrong arguments, NotImplementedError where Adasum cannot work.
+    Raises ValueError for wrong arguments, NotImplementedError if Adasum cannot work.
     """
     groups = groups_or_number(groups, num_groups)
     options = {

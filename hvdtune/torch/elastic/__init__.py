@@ -1,6 +1,6 @@
 """Elastic training with PyTorch, `hvd.elastic`: states of models and optimizers, and a sampler.
 
-Knows `hvdtune.elastic`, and how the face sends state; docs/elastic.md has an example.
+Knows `hvdtune.elastic`, and the face's broadcasts of state; docs/elastic.md has an example.
 """
 
 from __future__ import annotations

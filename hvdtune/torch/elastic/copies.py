@@ -1,4 +1,4 @@
-"""Copies of ``state_dict()``s: in the memory of the copies before, at once or beside training."""
+"""Copies of ``state_dict()``s into the memory of earlier copies: at once, or during training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
-"""Tensors, and where each is copied."""
+"""Tensors, and the tensors into which each is copied."""
 
 
 def copied(value: Any, before: Any = None, later: Pairs | None = None) -> Any:
-    """A deep copy of tensors in dicts and lists, and of whatever else there is among them.
+    """A deep copy of tensors in dicts and lists, and of anything else in them.
 
-    before: an earlier copy that nobody needs any more; tensors of the same shape, dtype and device
-    get its memory. later: gets the tensors that remain to be copied; None: they are copied here.
+    before: an earlier copy that is no longer needed; tensors of the same shape, dtype and device
+    reuse its memory. later: collects the tensors that are still to be copied; None: copy them here.
     """
     if isinstance(value, dict):
         result = copy.copy(value)  # an OrderedDict of a module has attributes
@@ -42,7 +42,7 @@ def copied(value: Any, before: Any = None, later: Pairs | None = None) -> Any:
 
 
 def copied_in_part(state: Any, before: Any, keys: Iterable[Any], later: Pairs) -> Any:
-    """As ``copied``, for a dict of which what is under ``keys`` is copied later."""
+    """As ``copied``, for a dict; the items under ``keys`` are copied later."""
     if not isinstance(state, dict):
         return copied(state, before)
     keys, known = set(keys), before if isinstance(before, Mapping) else {}
@@ -53,7 +53,7 @@ def copied_in_part(state: Any, before: Any, keys: Iterable[Any], later: Pairs) -
 
 
 class Copying:
-    """Copies tensors beside training: no optimizer takes a step before they are copied."""
+    """Copies tensors during training: every optimizer's step waits until they are copied."""
 
     _executor: ThreadPoolExecutor | None = None
     _under_way: ClassVar[weakref.WeakSet[Copying]] = weakref.WeakSet()
@@ -62,7 +62,7 @@ class Copying:
         self._future: Future[None] | None = None
 
     def start(self, pairs: Pairs) -> None:
-        """Begin to copy; what was begun before must have been waited for."""
+        """Begin to copy. The caller must have waited for an earlier copy."""
         if not pairs:
             return
         if Copying._executor is None:
@@ -72,7 +72,7 @@ class Copying:
         Copying._under_way.add(self)
 
     def wait(self) -> None:
-        """Until all is copied. Raises what copying has raised."""
+        """Wait until all is copied. Raises any error of copying."""
         future, self._future = self._future, None
         if future is not None:
             Copying._under_way.discard(self)

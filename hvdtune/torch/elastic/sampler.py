@@ -1,4 +1,4 @@
-"""A sampler that can go on in the middle of an epoch, with another number of ranks."""
+"""A sampler that can continue in the middle of an epoch, with another number of ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hvdtune.core.world import is_initialized, rank, size
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """Deals the indices of ``dataset`` out to the ranks, leaving out those already processed.
 
-    The order is that of ``random.Random(seed + epoch)``, or ascending without ``shuffle``. When
-    the rest does not divide by the number of ranks it is filled up from its own beginning, so that
-    every rank gets equally many. Call ``record_batch`` after every batch, ``set_epoch`` at the end
-    of an epoch, and make it part of the state: ``TorchState(…, sampler=sampler)``. Raises
-    ValueError before ``init()``.
+    The order is that of ``random.Random(seed + epoch)``, or ascending without ``shuffle``. If the
+    number of ranks does not divide the rest, it is filled up from its own beginning, so that every
+    rank gets equally many. Call ``record_batch`` after every batch and ``set_epoch`` at the end of
+    an epoch, and make it part of the state: ``TorchState(…, sampler=sampler)``. Raises ValueError
+    before ``init()``.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -31,16 +31,16 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin ``epoch``: another order, nothing processed. Call it at the end of an epoch.
+        """Begin ``epoch``: a new order, nothing processed. Call it at the end of an epoch.
 
-        At its beginning it would forget what was processed before a failure.
+        A call at the beginning of an epoch would forget what was processed before a failure.
         """
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Every rank has processed a batch of ``batch_size``; ``batch_idx`` is its number."""
+        """Note that every rank has processed batch number ``batch_idx``, of ``batch_size``."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, Any]:
@@ -48,14 +48,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict()`` was taken, with the ranks that there are now."""
+        """Continue where ``state_dict()`` was taken, with the current ranks."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Deal what is left to the ranks that there are now."""
-        # After a shutdown a state is restored before the job has come together again.
+        """Deal the remaining indices to the current ranks."""
+        # After a shutdown, the state is restored before the job is connected again.
         if is_initialized():
             self.num_replicas, self.rank = size(), rank()
         indices = list(range(len(self.dataset)))
@@ -67,7 +67,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         rest = self.remaining_indices
-        # A rest shorter than the number of ranks is repeated more than once.
+        # A rest shorter than half the number of ranks is repeated more than once.
         padded = [rest[i % len(rest)] for i in range(self.total_size)]
         return iter(padded[self.rank :: self.num_replicas])
 

@@ -1,4 +1,4 @@
-"""The state of a PyTorch job: models, optimizers and samplers by handlers, the rest as objects."""
+"""The state of a PyTorch job: handlers keep models, optimizers, samplers; the rest is objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvdtune.torch.functions import (
 
 
 class StateHandler(ABC):
-    """Saves, restores and synchronises ``value``, of which it keeps a deep copy."""
+    """Saves, restores and synchronises ``value``; keeps a deep copy of it."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -37,20 +37,20 @@ class StateHandler(ABC):
         """Take a copy."""
 
     def save_later(self) -> Pairs:
-        """Take a copy, but for the tensors of it that are returned, with where they are to go.
+        """Take a copy, except of the tensors that are returned with their destinations.
 
-        Only an optimizer's step may change these until they are copied.
+        Only an optimizer's step may change these tensors until the caller has copied them.
         """
         self.save()
         return []
 
     @abstractmethod
     def restore(self) -> None:
-        """Make ``value`` what it was when the last copy was taken."""
+        """Restore ``value`` from the last copy."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Make ``value`` on all ranks that of rank 0, without taking a copy."""
+        """Make ``value`` on all ranks equal to rank 0's, without taking a copy."""
 
 
 class _StateDictHandler(StateHandler):
@@ -62,12 +62,12 @@ class _StateDictHandler(StateHandler):
         self._saved = copied(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
-        # Loading may keep the very objects that it is given; the next step would change the copy.
+        # Loading may keep the objects that it is given, and the next step would change the copy.
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
 
 class _GradientHandler(_StateDictHandler):
-    """For a value whose parameters have gradients, which are no part of the copy."""
+    """For a value whose parameters have gradients, which are not copied."""
 
     def save_later(self) -> Pairs:
         later: Pairs = []
@@ -80,8 +80,8 @@ class _GradientHandler(_StateDictHandler):
         """The keys of ``state_dict()`` under which only an optimizer's step changes tensors."""
 
     def restore(self) -> None:
-        """Drop the gradients, too: they are of what was done since the last copy."""
-        # A DistributedOptimizer gives up what is being reduced, and begins a step.
+        """Restore, and drop the gradients: they belong to work done since the last copy."""
+        # A DistributedOptimizer gives up reductions under way, and begins a step.
         super().restore()
         self.value.zero_grad()
 
@@ -90,11 +90,11 @@ class ModelStateHandler(_GradientHandler):
     """For a ``torch.nn.Module``."""
 
     def _changed_by_steps(self) -> Iterable[str]:
-        # Not the buffers: those of batch norm change in every forward pass.
+        # Not the buffers: batch norm changes them in every forward pass.
         return (name for name, _ in self.value.named_parameters(remove_duplicate=False))
 
     def sync(self) -> None:
-        """Broadcast parameters and buffers in place, and extra state as an object."""
+        """Broadcast parameters and buffers in place, and the extra state as an object."""
         state = self.value.state_dict()
         tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
         broadcast_parameters(tensors, root_rank=0)
@@ -119,7 +119,7 @@ class SamplerStateHandler(_StateDictHandler):
     """For an ``ElasticSampler``."""
 
     def sync(self) -> None:
-        """Go on where rank 0's sampler is."""
+        """Continue where rank 0's sampler is."""
         state = broadcast_object(self.value.state_dict(), root_rank=0, name="elastic.sampler")
         self.value.load_state_dict(state)
 
@@ -134,7 +134,7 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Which handler takes care of which type: the first entry that fits a value."""
+    """The handlers by type: the first entry that fits a value takes care of it."""
     return _registry
 
 
@@ -152,11 +152,11 @@ class TorchState(ObjectState):
     """The state of training with PyTorch.
 
     Every argument becomes an attribute. Models, optimizers and samplers (``get_handler_registry``)
-    are saved as deep copies of their ``state_dict()`` and synchronised in place; assigning another
-    one saves it. Anything else is an object, as in ``ObjectState``.
+    are saved as deep copies of their ``state_dict()`` and synchronised in place; assigning a new
+    one saves it. Any other argument is kept as an object, as in ``ObjectState``.
 
-    ``sync`` takes no copy of models, optimizers and samplers: a failure before the first
-    ``commit`` goes back to what they were when the state was made.
+    ``sync`` does not copy models, optimizers and samplers: a failure before the first ``commit``
+    restores what they were when the state was made.
     """
 
     def __init__(
@@ -197,12 +197,12 @@ class TorchState(ObjectState):
             self._handlers[name] = handler(value)
 
     def commit_async(self) -> None:
-        """``commit()`` whose copies of parameters and optimizers' states are made beside training.
+        """``commit()``, but parameters and optimizers' states are copied during training.
 
-        The next forward and backward pass may begin meanwhile; the next ``step()``, of whatever
-        optimizer, waits until they are made. So nothing but a ``step()`` may change parameters and
-        optimizers' states: a program that does so itself, such as one that clips weights or keeps
-        averages of them in the state, calls ``commit()``.
+        The next forward and backward pass may begin meanwhile; the next ``step()``, of any
+        optimizer, waits for the copies. So nothing but a ``step()`` may change parameters and
+        optimizers' states: a program that does so itself, for example to clip weights or to keep
+        averages of them in the state, must call ``commit()``.
         """
         self._copying.wait()
         later = [pair for handler in self._handlers.values() for pair in handler.save_later()]
@@ -218,21 +218,21 @@ class TorchState(ObjectState):
         super().save()
 
     def restore(self) -> None:
-        """Bring everything back to its last copy; gradients are dropped."""
+        """Restore everything from its last copy; gradients are dropped."""
         self._copying.wait()
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Make everything on all ranks what it is on rank 0."""
+        """Make everything on all ranks equal to rank 0's."""
         self._copying.wait()
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
 
     def reset(self) -> None:
-        """Deal what the samplers have left to the ranks that there are now."""
+        """Deal the samplers' remaining indices to the current ranks."""
         for handler in self._handlers.values():
             if isinstance(handler.value, ElasticSampler):
                 handler.value.reset()

@@ -1,13 +1,13 @@
-"""DistributedOptimizer with op=Adasum: what is combined is not the gradients but the steps.
+"""DistributedOptimizer with op=Adasum: combines the ranks' steps, not their gradients.
 
-With the gradient of a parameter complete, the wrapped optimizer takes its step for that parameter
-alone; the parameter goes back to where it was, and the difference, its *delta*, is combined over
-the ranks by Adasum while the backward pass goes on. ``step()`` adds the combined delta:
+When the gradient of a parameter is complete, the wrapped optimizer takes its step for that
+parameter alone. The parameter is then restored, and Adasum combines the difference, its *delta*,
+over the ranks while the backward pass goes on. ``step()`` adds the combined delta:
 
     w  ←  w + adasum over ranks (step_of_this_rank(w) - w)
 
-So every rank's own optimizer state (momentum, say) goes with its own gradients, and momentum or
-Adam's normalisation act before ranks are combined, not after.
+So every rank's optimizer state (momentum, say) follows that rank's own gradients, and momentum or
+Adam's normalisation is applied before ranks are combined, not after.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hvdtune.torch.phases import step_ended
 def check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
     """Raise unless the ranks and ``optimizer`` can do Adasum.
 
-    NotImplementedError: for a process set, and unless the number of ranks is a power of two.
+    NotImplementedError: for a process set, or if the number of ranks is not a power of two.
     ValueError: for an optimizer whose step needs a closure and so cannot run in a backward pass.
     """
     operations.check_adasum(process_set)
@@ -48,12 +48,12 @@ def check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> N
 
 
 class DeltaReducer(GradientReducer):
-    """Submits what the wrapped optimizer would add to a parameter, and adds what comes back."""
+    """Submits what the wrapped optimizer would add to a parameter, and adds the result."""
 
     def __init__(
         self, optimizer: DeltaMixin, names: Names, settings: Settings, passes: int
     ) -> None:
-        # Deltas are dense, whatever the gradients are.
+        # Deltas are dense, even if gradients are sparse.
         settings = replace(settings, sparse_as_dense=True)
         self._optimizer = weakref.ref(optimizer)  # it owns this object
         super().__init__(
@@ -65,7 +65,7 @@ class DeltaReducer(GradientReducer):
         )
 
     def copy_with(self, copied: Copied, owner: Any) -> GradientReducer:
-        """One that does the same for the copied parameters of ``owner``."""
+        """A reducer that does the same for the copied parameters of ``owner``."""
         twin = super().copy_with(copied, owner)
         assert isinstance(twin, DeltaReducer)
         twin._optimizer = weakref.ref(owner)
@@ -73,7 +73,7 @@ class DeltaReducer(GradientReducer):
 
     def _payload(self, member: Member) -> torch.Tensor:
         optimizer = self._optimizer()
-        assert optimizer is not None  # the hooks end with it
+        assert optimizer is not None  # its hooks are removed with it
         return optimizer._delta_of(member.parameter)
 
     def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
@@ -83,22 +83,22 @@ class DeltaReducer(GradientReducer):
 
 
 class DeltaMixin(DistributedBase):
-    """The methods that ``DistributedOptimizer`` with op=Adasum puts in front."""
+    """The methods that ``DistributedOptimizer`` with op=Adasum puts before the wrapped ones."""
 
     def synchronize(self) -> None:
-        """Nothing: there are no reduced gradients to look at. ``step()`` does it all."""
+        """Does nothing: there are no reduced gradients to look at. ``step()`` does all the work."""
 
     def skip_synchronize(self) -> Any:
-        """Raises AssertionError: the steps are taken already when the gradients are known."""
+        """Raises AssertionError: steps are already taken when the gradients are known."""
         raise AssertionError(
             "optimizer.skip_synchronize() is not supported with op=Adasum: the wrapped optimizer's "
             "step is taken during the backward pass, and there is nothing to skip."
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Add to every parameter what the ranks' own steps are together.
+        """Add to every parameter the combined steps of the ranks.
 
-        Raises HorovodInternalError when the ranks disagree or one is gone.
+        Raises HorovodInternalError when the ranks disagree or one of them is gone.
         """
         self._tell_wrapped()
         loss = None
@@ -118,7 +118,7 @@ class DeltaMixin(DistributedBase):
         [group] = [g for g in everything if any(p is parameter for p in g["params"])]
         members = group["params"]
         start = parameter.detach().clone()
-        # The graph may still need the parameter and must not think that it has changed.
+        # The graph may still need the parameter and must not notice a change.
         with torch.no_grad(), _unsafe_preserve_version_counter(parameter):
             try:
                 self.param_groups, group["params"] = [group], [parameter]
@@ -131,7 +131,7 @@ class DeltaMixin(DistributedBase):
 
 
 def _without_hooks(step: Any) -> Any:
-    """An optimizer class's step without the layer of torch that runs the hooks on steps."""
+    """An optimizer class's step without torch's wrapper that runs the hooks on steps."""
     while getattr(step, "hooked", False):
         step = step.__wrapped__
     return step

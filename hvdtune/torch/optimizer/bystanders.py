@@ -1,7 +1,7 @@
-"""Distributed optimizers whose parameters another one's backward pass went through.
+"""Distributed optimizers whose gradients are computed in a backward pass for another one.
 
-A loss often reaches parameters of several optimizers: the generator's goes through the
-discriminator. Those that do not step then are left with gradients under way.
+A loss often reaches parameters of several optimizers: the generator's passes through the
+discriminator. An optimizer that does not step then is left with gradients under way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bystander:
     names: Sequence[str]  # of its parameters
     step: StepState
     number: int = field(default_factory=lambda: next(_numbers))
-    passed_by: str = ""  # another one that stepped while gradients of this one were under way
+    passed_by: str = ""  # an optimizer that stepped while this one's gradients were under way
 
     def __post_init__(self) -> None:
         _living.add(self)
@@ -40,14 +40,14 @@ class Bystander:
         return len(_living) < 2
 
     def steps(self) -> None:
-        """It steps: the others that have gradients under way got them from its backward pass."""
+        """Note its step: gradients under way of others come from its backward pass."""
         if not self.is_alone:
             for other in list(_living):
                 if other is not self and other.step.pending:
                     other.passed_by = str(self)
 
     def advice(self) -> str:
-        """What to do about gradients under way that nobody waits for; empty for the only one."""
+        """What to do about gradients under way that nobody waits for; "" if there is no other."""
         if self.is_alone:
             return ""
         cause = (

@@ -1,4 +1,4 @@
-"""What a recording says of the optimizer, so that advice fits what the program does already."""
+"""Describes the optimizer in the recording, so that advice fits what the program already does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
-    """Tell the recording, once in a while, how gradients are reduced and what is done with them."""
+    """Tell the recording, now and then, how gradients are reduced and how they are used."""
     if marks.is_time_to_describe():
         settings = reducer.settings
         compression = settings.compression
@@ -34,6 +34,6 @@ def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _update(optimizer: torch.optim.Optimizer) -> str:
-    """The class of torch.optim that it is, or is derived from; "" for one of its own kind."""
+    """The torch.optim class that it is or derives from; "" if there is none."""
     every = [one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim.")]
     return every[0].__name__ if len(every) > 1 else ""  # the last is Optimizer

@@ -27,7 +27,7 @@ _OPS = {Average, Sum, Adasum, Min, Max, Product}
 
 
 class GradientMixin(DistributedBase):
-    """The methods that ``DistributedOptimizer`` puts in front of the wrapped optimizer's."""
+    """The methods that ``DistributedOptimizer`` puts before the wrapped optimizer's."""
 
     _flags = ("_synchronized", "_synchronized_for_scaler", "_should_synchronize")
     _synchronized: bool  # by the user; see _is_synchronized
@@ -37,15 +37,15 @@ class GradientMixin(DistributedBase):
     def synchronize(self) -> None:
         """Wait until every gradient is reduced over the ranks; ``step()`` then uses the results.
 
-        Parameters whose gradient was not computed take part with zeros. Raises
-        HorovodInternalError when the ranks disagree or one is gone.
+        Parameters whose gradient was not computed contribute zeros. Raises HorovodInternalError
+        when the ranks disagree or one of them is gone.
         """
         self._reducer.synchronize(self.param_groups)
         self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside, ``step()`` does not call ``synchronize()``: for use after calling it yourself."""
+        """Inside, ``step()`` does not call ``synchronize()``: you must have called it yourself."""
         self._should_synchronize = False
         try:
             yield
@@ -55,10 +55,10 @@ class GradientMixin(DistributedBase):
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """``synchronize()``, then the wrapped optimizer's step.
 
-        A ``closure`` is synchronised after every time that the wrapped optimizer calls it. For
-        torch.optim.LBFGS, which decides by it how to go on, its value is reduced too.
+        A ``closure`` is synchronised every time that the wrapped optimizer calls it. For
+        torch.optim.LBFGS, whose search depends on its value, the value is reduced too.
 
-        Raises AssertionError where synchronizing is skipped and has not been done.
+        Raises AssertionError if synchronizing is skipped and has not been done.
         """
         if not self._should_synchronize and self._reducer.is_reducing:
             raise AssertionError(
@@ -98,7 +98,7 @@ class GradientMixin(DistributedBase):
 
     @property
     def _is_synchronized(self) -> bool:
-        # Not by a call of an earlier step, which a scaler skipped, say: a backward pass ran since.
+        # A call for an earlier step (which a scaler skipped, say) is void after a backward pass.
         return self._synchronized and not self._reducer.is_pending
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -110,10 +110,10 @@ class GradientMixin(DistributedBase):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Asked by torch's GradScaler.step before it looks at gradients, and by nobody else.
+        """torch's GradScaler.step asks this before it looks at gradients; nothing else asks.
 
-        The gradients must be reduced before it looks for infinities: every rank then finds those
-        of all, and all take the step or skip it together.
+        The gradients must be reduced before it looks for infinities: then every rank finds those
+        of all ranks, and all ranks take the step or skip it together.
         """
         if self._should_synchronize and not self._is_synchronized:
             self._reducer.synchronize(self.param_groups)
@@ -159,27 +159,27 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer of the same class as ``optimizer`` that reduces gradients over the ranks.
 
-    Every parameter's gradient is handed to the engine as soon as the backward pass has it, or all
-    of them in ``step()`` where the backward passes keep every CPU of the host busy. Which
-    parameters require gradients may change between steps, equally on all ranks: frozen ones are
-    left alone, thawed and added ones take part. Ranks make their optimizers in the same order.
+    Every parameter's gradient is submitted as soon as the backward pass has computed it, or all of
+    them in ``step()`` if the backward passes keep every CPU of the host busy. Which parameters
+    require gradients may change between steps, equally on all ranks: frozen ones are left alone,
+    thawed and added ones are reduced. All ranks must make their optimizers in the same order.
     The result shares ``param_groups`` with ``optimizer``, not its state.
 
     named_parameters: (name, parameter) pairs, as ``model.named_parameters()`` gives them.
-    compression: what gradients travel as, for example ``Compression.fp16``.
-    backward_passes_per_step: gradients add up over this many backward passes and are then reduced.
+    compression: how gradients are sent, for example ``Compression.fp16``.
+    backward_passes_per_step: gradients are reduced after adding up over this many backward passes.
     op: ``Adasum`` on several ranks (a power of two) combines the ranks' steps instead of their
-        gradients; of the other arguments it knows only those above. See `adasum`.
+        gradients; it supports only the arguments above. See `adasum`.
     gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after it.
-    groups: a number, or lists of parameters: reduces the gradients of a group as one.
+    groups: a number, or lists of parameters: reduces the gradients of a group together.
         ``num_groups`` is its deprecated name.
     sparse_as_dense: reduces sparse gradients as dense ones.
     process_set: the ranks to reduce over; others take plain local steps.
-    gradient_as_buffer_view: keeps the gradients in memory that the ranks share, where they are
-        reduced without being copied. See docs/distributed-optimizer.md.
+    gradient_as_buffer_view: keeps the gradients in memory that the ranks share, and reduces them
+        there without copying. See docs/distributed-optimizer.md.
 
-    Raises ValueError for wrong arguments, NotImplementedError for Adasum on other numbers of ranks
-    or a process set. With one process nothing is communicated.
+    Raises ValueError for wrong arguments, NotImplementedError for Adasum with a process set or
+    another number of ranks. With one process nothing is communicated.
     """
     _check_arguments(optimizer, compression, op, gradient_predivide_factor)
     if gradient_as_buffer_view:
@@ -268,5 +268,5 @@ def _check_views(compression: Any, op: int) -> None:
         )
 
 
-# Horovod's name, by which programs annotate and recognise distributed optimizers of both kinds.
+# Horovod's name; programs use it to annotate and recognise distributed optimizers of both kinds.
 _DistributedOptimizer = DistributedBase

@@ -1,4 +1,4 @@
-"""Hooks on parameters, which live as long as the parameters unless removed."""
+"""Hooks on parameters. Unless removed, they live as long as the parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hvdtune.torch.optimizer.submission import Member, Unit
 
 
 def unless_gone(method: weakref.WeakMethod[Callable[[Member], None]]) -> Callable[[Member], None]:
-    """What hooks call that have more to do than to note a gradient: the method, while it lives."""
+    """A function for hooks that calls the method while its object lives, and else does nothing."""
 
     def on_gradient(member: Member) -> None:
         alive = method()
@@ -29,7 +29,7 @@ def remove_all(hooks: list[RemovableHandle]) -> None:
 
 
 def take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
-    """Remove the hooks; the units and their members no longer know each other."""
+    """Remove the hooks, and the references between units and their members."""
     remove_all(hooks)
     for unit in units:
         unit.members.clear()

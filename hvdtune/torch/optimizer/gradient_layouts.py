@@ -15,5 +15,5 @@ def layout_of(gradient: torch.Tensor | None) -> Layout:
 
 
 def is_view(gradient: torch.Tensor | None) -> bool:
-    """Whether it lies in the memory of another tensor."""
+    """Whether it uses the memory of another tensor."""
     return gradient is not None and gradient._is_view()

@@ -1,10 +1,10 @@
-"""Gradients in memory that the ranks share, where they are reduced without being copied.
+"""Gradients in memory that the ranks share, in which they are reduced without being copied.
 
 Each gradient gets a place of its own in a block of such memory; neighbours in the block are
-gradients that become ready one after another. A place is a tensor, which is put where the parameter
-has its gradient; the backward pass then adds to it. Where something else is there when the gradient
-is to be sent (the backward pass makes a new tensor after ``zero_grad(set_to_none=True)``), that is
-copied in first.
+gradients that become ready one after another. A place is a tensor, which becomes the parameter's
+``grad``; the backward pass then adds to it. If ``grad`` is another tensor when the gradient is
+sent (the backward pass makes a new one after ``zero_grad(set_to_none=True)``), it is first copied
+in.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import torch
 from hvdtune.core import memory
 from hvdtune.torch.adapter import CODES
 
-_LINE = 64  # bytes; where types change, a new cache line begins
+_LINE = 64  # bytes; every type starts a new cache line
 
-_warned = False  # that there is no such memory
+_warned = False  # about the lack of such memory
 
 
 class GradientViews:
-    """The places of some parameters' gradients. All of them end with the job."""
+    """The places of some parameters' gradients. Clear them when the job ends."""
 
     def __init__(self) -> None:
         self._places: dict[torch.Tensor, torch.Tensor] = {}
         self._refused = False
 
     def add(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Give places to those that have none and can have one.
+        """Give places to the parameters that have none and can have one.
 
-        That is what lies dense and in order in the CPU's memory. Without enough memory to share
-        there is a warning, and the gradients stay where they are.
+        These are the parameters that are dense and in order in the CPU's memory. If shared memory
+        is short, a warning is given and the gradients stay where they are.
         """
         new = [p for p in parameters if p not in self._places and _can_have_place(p)]
         if not new or self._refused:
             return
-        # The last parameters are the first to have their gradients.
+        # The gradients of the last parameters are ready first.
         new.reverse()
         new.sort(key=lambda parameter: CODES[parameter.dtype])
         offsets, size = _lay_out(new)
@@ -53,18 +53,18 @@ class GradientViews:
             self._places[parameter] = _place(block, offset, parameter)
 
     def clear(self) -> None:
-        """Forget all places: those of an ended job are ordinary memory."""
+        """Forget all places: after the job, their memory is no longer shared."""
         self._places.clear()
         self._refused = False
 
     def move_in(self, parameter: torch.Tensor) -> bool:
-        """Make the place of ``parameter`` its gradient, with the values that this has.
+        """Make the place of ``parameter`` its gradient, with the gradient's values.
 
-        False when it has no place; zeros take the place of no gradient. The engine must not be
+        Returns False if it has no place. A missing gradient becomes zeros. The engine must not be
         working on the place.
         """
         place = self._places.get(parameter)
-        # A parameter may change its type or shape and stay the same object: `model.half()` does it.
+        # A parameter may change its type or shape yet stay the same object, as in `model.half()`.
         if place is None or place.dtype != parameter.dtype or place.shape != parameter.shape:
             return False
         gradient = parameter.grad
@@ -92,7 +92,7 @@ def _can_have_place(parameter: torch.Tensor) -> bool:
 
 
 def _lay_out(parameters: Sequence[torch.Tensor]) -> tuple[list[int], int]:
-    """Where each begins, and the bytes of all; without gaps as long as the type is the same."""
+    """Where each begins, and the size of all, in bytes. Equal types leave no gaps."""
     offsets, end = [], 0
     last: torch.dtype | None = None
     for parameter in parameters:
@@ -107,9 +107,9 @@ def _lay_out(parameters: Sequence[torch.Tensor]) -> tuple[list[int], int]:
 def _place(block: Any, offset: int, parameter: torch.Tensor) -> torch.Tensor:
     """A tensor like ``parameter`` at ``offset`` bytes of ``block``, which it keeps alive.
 
-    Not a view in torch's sense: its version counter is its own.
+    It is not a view in torch's sense: it has its own version counter.
     """
-    # A gradient is an ordinary tensor even where the step runs in inference mode.
+    # A gradient is an ordinary tensor even if the step runs in inference mode.
     with torch.inference_mode(False), torch.no_grad():
         flat = torch.frombuffer(
             block, dtype=parameter.dtype, count=parameter.numel(), offset=offset

@@ -1,4 +1,4 @@
-"""Whether gradients are reduced while the backward pass goes on."""
+"""Decides whether gradients are reduced while the backward pass goes on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops
 from hvdtune.torch.optimizer.overlap_trial import OverlapTrial, Place
 
-_trial: OverlapTrial | None = None  # of this job, once an optimizer takes part in one
-_joined = False  # all ranks have joined in this job: some may have missed what was found out
+_trial: OverlapTrial | None = None  # this job's, once an optimizer takes part in it
+_joined = False  # all ranks of this job have joined: some may have missed the trial's result
 
 
 def _begin_job() -> None:
@@ -35,12 +35,12 @@ operations.add_join_hook(_note_join)
 
 
 def wanted() -> bool:
-    """Whether this rank is for it: the setting says so or, if it is ``auto``, it pays.
+    """Whether this rank wants it: the setting says so or, if it is ``auto``, it pays.
 
-    It pays where the host has a CPU left while all ranks of the job compute. Where it has none,
-    whatever the engine does meanwhile is taken from the backward pass, and the changes between the
-    two cost more besides: unless they leave CPUs idle all the same, which a trial has found out.
-    Ranks with different numbers of threads, or different settings, may have different answers.
+    It pays if the host has a CPU left while all ranks of the job compute. If it has none, the
+    engine takes its time from the backward pass, and switching between the two costs even more.
+    But ranks may still leave CPUs idle; a trial has then found that out. Ranks with different
+    numbers of threads, or different settings, may have different answers.
     """
     choice = world.settings().overlap
     if choice == "auto":
@@ -51,19 +51,19 @@ def wanted() -> bool:
 
 
 def wanted_on_gpu() -> bool:
-    """The same of gradients on a GPU: yes, unless the setting forbids it.
+    """The same for gradients on a GPU: yes, unless the setting forbids it.
 
-    What reduces them takes next to nothing from the backward pass.
+    Reducing them takes almost nothing from the backward pass.
     """
     return bool(world.settings().overlap != "off")
 
 
 def may_be_tried(process_set: ProcessSet) -> bool:
-    """Whether this rank is for finding out by a trial, where it does not seem to pay.
+    """Whether this rank agrees to a trial if overlapping does not seem to pay.
 
-    Only what all ranks do in the same order can be timed together: optimizers of the main thread
-    and of all ranks. The autotuner waits until it is known. `hvdtune tune` measures in one program
-    what is for others.
+    A trial can only time optimizers that step in the same order on all ranks: those of the main
+    thread that reduce over all ranks. The autotuner waits for the result. Under `hvdtune tune`
+    there is no trial, because that measures one setting for other jobs.
     """
     settings = world.settings()
     return (
@@ -76,7 +76,7 @@ def may_be_tried(process_set: ProcessSet) -> bool:
 
 
 def trial() -> OverlapTrial:
-    """This job's trial: for ranks that have agreed to make one."""
+    """This job's trial. Call it only if the ranks have agreed to make one."""
     global _trial
     if _trial is None:
         place = Place(world.rank(), world.engine().hosts(), world.host_cpus())

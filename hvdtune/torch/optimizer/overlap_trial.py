@@ -1,24 +1,25 @@
-"""Whether it pays to reduce gradients during the backward pass, found out by trying.
+"""Finds out by trying whether it pays to reduce gradients during the backward pass.
 
-For jobs whose ranks have more threads than the host has CPUs, and yet leave CPUs idle: because they
-wait for input, for devices or for each other. All ranks decide the same at the same step.
+For jobs whose ranks have more threads than the host has CPUs and yet leave CPUs idle, because they
+wait for input, devices or each other. All ranks make the same decision at the same step.
 
     step     from the end of one synchronize() to the end of the next, counted from 1
     look     LOOK steps without overlapping. load: the CPU time that the ranks of a host use, as a
              share of what its CPUs have. exposed: the share of time spent in synchronize(), of the
-             rank that spends least there, because the others wait for it as well
-    block    BLOCK steps in the same way. The first is not counted; the block's time is the median
-             of the others, added over the ranks
-    pair     a block with overlapping and one without, in turns: on off, off on, on off, …, so that
+             rank that spends least there, because the others also wait for that rank
+    block    BLOCK steps of one kind. The first is not counted; the block's time is the median
+             of the others, summed over the ranks
+    pair     one block with overlapping, one without; alternately on off, off on, on off, …, so that
              a drift cancels
-    d        ln(time without / time with) of a pair; its mean is the gain
+    d        ln(time without / time with) of a pair; the mean of all d is the gain
 
 It is tried only if the load is below BUSY and the exposed share is at least EXPOSED; if not, the
-next look comes when the job is ten times as old. It is kept if after LOOKS pairs the gain is at
-least WORTH and beyond Student's t. The chance that it is kept although it saves nothing is 1 %, of
-which early looks may spend little. It is given up at once where it costs much.
+next look happens when the job is ten times as old. After LOOKS pairs, overlapping is kept if the
+gain is at least WORTH and exceeds its standard error by the factor in LOOKS (Student's t). The
+chance of keeping it although it saves nothing is 1 %, of which the early checks spend little. If
+it costs much, it is dropped at once.
 
-Nothing here depends on anything that ranks do not have in common, but for what `exchange` adds up.
+All ranks decide alike because they use only common knowledge and the sums from `exchange`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-FIRST = 5  # steps before the first look, which start what is started once
+FIRST = 5  # steps before the first look, in which one-time start-up happens
 LOOK = 8
-LATER = 10  # a look that finds no reason to try is repeated at so many times the age
+LATER = 10  # after a look without reason to try, the next one is at this multiple of the age
 BUSY = 0.7
 EXPOSED = 0.03
 BLOCK = 4
@@ -42,7 +43,7 @@ WORTH = 0.01
 # Losses that end the trial after one pair, and after two.
 LOSS, LOSS_OF_TWO = 0.7, 0.2
 LUCK = 1.5  # standard errors
-STALE = 200  # steps of others without one of the optimizer that leads
+STALE = 200  # steps of other optimizers without one of the leader
 
 Exchange = Callable[[Sequence[int]], Sequence[int]]
 
@@ -57,7 +58,7 @@ class Place:
 
 
 def judge(differences: Sequence[float]) -> bool | None:
-    """Whether overlapping is kept after pairs with these differences; None: go on."""
+    """Whether to keep overlapping after pairs with these differences; None: go on."""
     pairs = len(differences)
     gain = statistics.fmean(differences)
     if (pairs == 1 and gain < -LOSS) or (pairs == 2 and max(differences) < -LOSS_OF_TWO):
@@ -72,10 +73,10 @@ def judge(differences: Sequence[float]) -> bool | None:
 
 
 class OverlapTrial:
-    """One for a job. The first optimizer that comes leads: its steps are timed.
+    """One per job. The first optimizer to step leads: its steps are timed.
 
-    `exchange` adds integers up over all ranks, and is called at the same step on all of them.
-    `tell` is told what is done, once it is. `clock` and `cpu_clock` count nanoseconds.
+    `exchange` sums integers over all ranks; every rank calls it at the same step. `tell` is called
+    with each decision. `clock` and `cpu_clock` count nanoseconds.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class OverlapTrial:
         self.decided = False
         self._leader: weakref.ref[object] | None = None
         self._others = 0  # steps of others since the leader's last
-        self._step = 1  # in which the ranks have agreed to try
+        self._step = 1  # the step in which the ranks agreed to try
         self._look = FIRST + 1  # the step with which the look begins
         self._base = 0  # the first step of the first pair; 0 before
         self._began = self._cpu_began = self._cpu_ended = 0
@@ -107,14 +108,14 @@ class OverlapTrial:
 
     @property
     def under_way(self) -> bool:
-        """Whether steps with and without overlapping take turns."""
+        """Whether steps with and without overlapping alternate now."""
         return self._base > 0 and not self.decided
 
     def begin(self, optimizer: object, spoils: Callable[[], bool]) -> bool:
-        """synchronize() begins. Returns whether the next backward pass overlaps.
+        """Call this when synchronize() begins. Returns whether the next backward pass overlaps.
 
-        `spoils` tells whether gradients are changed between the backward pass and this call, which
-        loses the change where they are being reduced meanwhile. It is asked now and then.
+        `spoils` tells whether gradients are changed between the backward pass and this call;
+        overlapping would lose that change. It is asked now and then.
         """
         if self.decided or not self._is_led_by(optimizer):
             return self.overlaps
@@ -128,7 +129,7 @@ class OverlapTrial:
         return self.overlaps
 
     def end(self, optimizer: object) -> None:
-        """synchronize() has ended without an error."""
+        """Call this when synchronize() has ended without an error."""
         if self.decided or self._step < self._look - 1 or not self._leads(optimizer):
             return
         now = self._clock()
@@ -159,7 +160,7 @@ class OverlapTrial:
         self._others += 1
         if self._others > STALE:
             self._decide(
-                False, "not tried to the end: the optimizer that began is not used any more"
+                False, "not tried to the end: the optimizer it began with is no longer used"
             )
         return False
 
@@ -199,7 +200,7 @@ class OverlapTrial:
         self.overlaps = _overlaps_in((done + 1) // BLOCK)
 
     def _judge_pair(self, spoils: Callable[[], bool]) -> bool:
-        """Whether that was the last pair."""
+        """Note the times of a pair. Returns whether it was the last."""
         pair = len(self._differences)
         whole = len(self._blocks) == 2
         times = self._blocks if whole else [0, 0]

@@ -1,4 +1,4 @@
-"""The names of an optimizer's parameters: those the user gave, and those on the wire."""
+"""The names of an optimizer's parameters: those that the user gave, and those that are sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ wire_names = WireNames(WeakTensorKeyDictionary())
 
 
 def default_name(group: int, index: int) -> str:
-    """What a parameter is called that the user did not name."""
+    """The name of a parameter that the user did not name."""
     return f"allreduce.noname.{group}.{index}"
 
 

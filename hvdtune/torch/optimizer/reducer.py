@@ -1,9 +1,9 @@
 """Reduces the gradients of an optimizer's parameters over the ranks.
 
-A hook on every parameter sees its gradient become final. Where the host has CPUs left, it submits
+A hook on every parameter notices that its gradient is final. If the host has CPUs left, it submits
 the gradient at once, so that the engine reduces while the backward pass goes on. ``synchronize``
-submits what the backward pass left out, waits, and leaves the results in the gradients. The unit
-is a group of parameters reduced together; a parameter that is in no group is a unit of its own.
+submits the gradients that are missing, waits, and leaves the results in the gradients. The unit
+is a group of parameters reduced together; a parameter without a group is a unit of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Copied = Callable[[torch.Tensor], torch.Tensor]
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
 _jobs = 0  # how often this process has become part of a job
-_events = 0  # the same, and how often all ranks of one have joined
+_events = 0  # the same, plus how often all ranks of a job have joined
 _steps: weakref.WeakSet[StepState] = weakref.WeakSet()  # of all reducers
 
 
@@ -62,8 +62,8 @@ operations.add_join_hook(_count_join)
 class GradientReducer:
     """Submits gradients during the backward pass and writes the results back.
 
-    ``names`` are the parameters' own; the ``groups`` are those of DistributedOptimizer. Making one
-    with groups is collective over the process set.
+    ``names`` are the parameters' own; the ``groups`` are those of DistributedOptimizer. With
+    groups, construction is collective over the process set.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class GradientReducer:
         self.settings = settings
         self._sender = Sender(settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
-        self._trial: OverlapTrial | None = None  # … to find out by a trial whether to do so
+        self._trial: OverlapTrial | None = None  # … or on a trial that finds out whether to
         self._views = GradientViews() if settings.views else None
         self.members: dict[torch.Tensor, Member] = {}
-        self._in_order: list[Member] = []  # the same
+        self._in_order: list[Member] = []  # the members, in order
         self._watched: list[list[torch.Tensor]] = []  # parameters by group, if all are members
-        self._units: dict[Unit, None] = {}  # in the order of their making
+        self._units: dict[Unit, None] = {}  # in the order of creation
         self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
-        # Parameters that nobody has had a gradient of yet; synchronize() submits these.
+        # Parameters of which no rank has had a gradient yet; synchronize() submits these.
         self._undecided: dict[Member, None] = {}
-        # If all units are plain, for all of them.
+        # The plan for all units, if all are plain.
         self._plan: operations.AllreducePlan | None = None
-        # For those that are, of the last step in which others were not, and their names.
+        # The plan for the plain ones of the last step that had others too, and their names.
         self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
         self._hooks: list[RemovableHandle] = []
         self._step = StepState(
@@ -100,18 +100,18 @@ class GradientReducer:
         )
         _steps.add(self._step)
         self.bystander = Bystander(kind, list(names.values()), self._step)
-        self._label = ""  # begins the names of what is not a gradient
+        self._label = ""  # prefix for names of things other than gradients
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
-        self._warned = False  # of what was given up
+        self._warned = False  # about reductions that were given up
         self._warned_of_change = False
         self._counts_units = False  # some unit's `ready` is not 0
         self.set_backward_passes_per_step(backward_passes_per_step)
         self._begin_step()
         if settings.communicates:
             self._watch(param_groups, groups)
-        # The hooks are on the parameters and must not outlive this object; nor may the parameters
-        # have to wait for the garbage collector because members and units know each other.
+        # The parameters hold the hooks, which must not outlive this object. Without the references
+        # between members and units, the parameters need not wait for the garbage collector.
         weakref.finalize(self, take_apart, self._hooks, self._units)
 
     @property
@@ -121,12 +121,12 @@ class GradientReducer:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a backward pass ran that ``synchronize`` has not seen."""
+        """Whether a backward pass ran after the last ``synchronize``."""
         return self._step.pending
 
     @property
     def is_reducing(self) -> bool:
-        """Whether a gradient had its last backward pass of the step, and waits for synchronize."""
+        """Whether a gradient has had its last backward pass of the step and awaits synchronize."""
         return self.is_pending and any(not member.passes_left for member in self._in_order)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -139,8 +139,8 @@ class GradientReducer:
     def synchronize(self, param_groups: ParamGroups) -> None:
         """Submit what is missing, wait for everything, and put the results into the gradients.
 
-        ``param_groups`` are the optimizer's, which may have grown. When a reduction fails, all of
-        them are waited for and the first error is raised.
+        ``param_groups`` are the optimizer's, which may have gained parameters. If a reduction
+        fails, it still waits for all of them and raises the first error.
         """
         if not self.communicates:
             return
@@ -159,15 +159,15 @@ class GradientReducer:
             self.give_up()
 
     def give_up(self) -> None:
-        """Begin a new step whatever is under way, without waiting for the other ranks.
+        """Begin a new step, even if reductions are under way, without waiting for the other ranks.
 
-        A ``synchronize`` without a backward pass before it then takes what was under way;
-        ``drop_given_up`` or a new backward pass drops it.
+        If ``synchronize`` follows without a backward pass, it takes the reductions that were under
+        way; ``drop_given_up`` or a new backward pass drops them.
         """
         for unit, submission in self._submissions.items():
             for member, payload in zip(submission.members, submission.payloads, strict=True):
                 if payload is member.parameter.grad and not submission.is_done():
-                    # The engine goes on writing into this one.
+                    # The engine may still write into this gradient.
                     member.parameter.grad = payload.clone()
             self._given_up[unit] = submission
         if self._submissions:
@@ -176,7 +176,7 @@ class GradientReducer:
         self._begin_step()
 
     def drop_given_up(self) -> None:
-        """The gradients are being cleared: what ``give_up`` left is not wanted any more."""
+        """Drop what ``give_up`` left, because the gradients are being cleared."""
         for submission in self._given_up.values():
             submission.dropped = True
 
@@ -188,7 +188,7 @@ class GradientReducer:
         member = self.members.get(parameter)
         if member is None:
             raise ValueError(
-                f"a tensor of shape {tuple(parameter.shape)} is no parameter of this optimizer "
+                f"a tensor of shape {tuple(parameter.shape)} is not a parameter of this optimizer "
                 "that requires a gradient"
             )
         self._settle()
@@ -197,7 +197,7 @@ class GradientReducer:
         return handle, submission.contexts[0]
 
     def reduce_loss(self, loss: Any) -> Any:
-        """A scalar, reduced as the gradients are: its gradient is theirs."""
+        """A scalar, reduced as the gradients are, so that its gradient is the reduced one."""
         value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1).clone()
         settings = self.settings
         handle = async_ops.allreduce_async_(
@@ -209,7 +209,7 @@ class GradientReducer:
         return value.item()
 
     def copy_with(self, copied: Copied, owner: Any) -> GradientReducer:
-        """One that does the same for the copied parameters of ``owner``, beginning a step."""
+        """A reducer for the copied parameters of ``owner``, at the beginning of a step."""
         twin = type(self).__new__(type(self))
         GradientReducer.__init__(
             twin,
@@ -228,9 +228,9 @@ class GradientReducer:
     # ---- parameters ----
 
     def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
-        """Take up the parameters that require gradients and were not known yet.
+        """Watch the parameters that require gradients and are new.
 
-        Later ones are those unfrozen or added to the optimizer after its construction.
+        After construction these are parameters that were unfrozen or added to the optimizer.
         """
         watched = self._watched
         if len(watched) == len(param_groups) and all(
@@ -273,7 +273,7 @@ class GradientReducer:
     def _on_gradient(self, member: Member) -> None:
         """Runs in the backward pass when the gradient of a parameter is complete.
 
-        Unless the hook has nothing to do but to note it: that it does by itself.
+        A hook that only has to note the gradient does that by itself and does not call this.
         """
         if self._event != _events:
             self.notice_events()
@@ -285,7 +285,7 @@ class GradientReducer:
                 "backward_passes_per_step to accumulate gradients over several backward passes. "
                 f"{self.bystander.advice()}".rstrip()
             )
-        if torch.is_grad_enabled():  # the pass was asked for a graph; looking at grad costs more
+        if torch.is_grad_enabled():  # the pass makes a graph; looking at grad costs more
             self._refuse_graph(member)
         if self._given_up and member.unit in self._given_up:
             self._given_up[member.unit].dropped = True
@@ -299,7 +299,7 @@ class GradientReducer:
                 return
             if not self._overlaps:
                 if self._views is not None and not self._given_up:
-                    # While it is in the cache.
+                    # Copy it while it is in the cache.
                     self._views.move_in(member.parameter)
                 member.note_gradient()
             elif unit.ready == len(unit.members):
@@ -314,10 +314,10 @@ class GradientReducer:
             )
 
     def notice_events(self) -> None:
-        """After a join and after another init other ranks may know less: agree anew.
+        """After a join or another init, make the ranks agree anew: some may know less.
 
-        They have not taken part in what was agreed on meanwhile. After another init, also nothing
-        is under way any more.
+        Ranks that had joined or are new have missed what was agreed on before. After another
+        init, no reduction is under way any more.
         """
         if self._event == _events:
             return
@@ -358,7 +358,7 @@ class GradientReducer:
     # ---- submitting ----
 
     def _submit_missing(self) -> None:
-        """Submit what the backward pass did not: this rank's graph may differ from the others'."""
+        """Submit what the backward pass did not: the ranks' graphs may differ."""
         for unit, submission in list(self._given_up.items()):
             if not submission.dropped:
                 self._submissions[unit] = self._given_up.pop(unit)
@@ -387,7 +387,7 @@ class GradientReducer:
             self._reduce_now(members, plan, [self._payload(member) for member in members])
 
     def _plan_of(self, names: tuple[str, ...]) -> operations.AllreducePlan:
-        """For what is mostly the same from one step to the next."""
+        """A plan for these names, kept because most steps reduce the same ones."""
         if self._last_plan is None or self._last_plan[0] != names:
             self._last_plan = (names, self._sender.plan(names))
         return self._last_plan[1]
@@ -398,9 +398,9 @@ class GradientReducer:
         plan: operations.AllreducePlan,
         payloads: list[torch.Tensor],
     ) -> None:
-        """Reduce the gradients of plain units, which costs less together, and wait.
+        """Reduce the gradients of plain units together, which costs less, and wait.
 
-        What does not work becomes a submission like any other, for ``_collect`` or ``give_up``.
+        A reduction that is not done becomes a submission, for ``_collect`` or ``give_up``.
         """
         outcomes: list[Any] = []
         done = False
@@ -408,7 +408,7 @@ class GradientReducer:
             done = plan.reduce(payloads, outcomes)
         except NAMED_ERRORS as error:
             if len(outcomes) == len(members):
-                raise  # not of a submission: a signal's handler raised it during the wait
+                raise  # no reduction failed: a signal handler raised it during the wait
             raise named(error, [members[len(outcomes)]]) from error
         finally:
             if not done:
@@ -429,17 +429,17 @@ class GradientReducer:
             self._submissions[member.unit] = submission
 
     def _settle(self) -> None:
-        """Agree with the other ranks on what nobody had a gradient of before.
+        """Agree with the other ranks on parameters of which no rank had a gradient before.
 
-        All ranks know which parameters these are: those that required no gradient, or of which no
-        rank had one, in all steps before.
+        All ranks know which parameters these are: in all steps before, they required no gradient
+        or no rank had one.
         """
         undecided = [member for member in self._undecided if member.parameter.requires_grad]
         if not undecided:
             return
         undecided.sort(key=lambda member: member.name)
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
-        # What op=Adasum does in the hooks takes the learning rate of that time.
+        # With op=Adasum the hooks step, with the learning rate of that moment.
         triable = self._views is None and self.settings.op != Adasum
         group = self.settings.process_set
         on_gpu = any(member.parameter.is_cuda for member in undecided)
@@ -466,7 +466,7 @@ class GradientReducer:
         if self._views is None and all(unit.plain for unit in self._units):
             self._plan = self._sender.plan(tuple([member.wire_name for member in self._in_order]))
         if self._views is not None:
-            # Unknown are only those of groups, which hold nothing sparse.
+            # Only members of groups have unknown layouts, and groups hold nothing sparse.
             self._views.add(
                 [
                     member.parameter
@@ -476,7 +476,7 @@ class GradientReducer:
             )
 
     def _own_gradient(self, member: Member) -> torch.Tensor | None:
-        """The gradient, unless it is only what this class put there for want of one."""
+        """The gradient, unless this class put it there because there was none."""
         gradient = member.parameter.grad
         filler = member.filler() if member.filler is not None else None
         return None if gradient is filler else gradient
@@ -484,8 +484,8 @@ class GradientReducer:
     def _submit(self, unit: Unit, *, patient: bool) -> None:
         """Start reducing the gradients of ``unit``; parameters frozen by now are left out.
 
-        Where a reduction that was given up still has the name, ``patient`` waits for it, else the
-        unit is left for ``synchronize``.
+        If a reduction that was given up still uses the name, ``patient`` waits for it; otherwise
+        the unit is left for ``synchronize``.
         """
         if self._given_up and not self._is_free(unit, patient):
             return
@@ -504,7 +504,7 @@ class GradientReducer:
             raise named(error, members) from error
 
     def _is_free(self, unit: Unit, patient: bool) -> bool:
-        """Whether nothing is left of a reduction of ``unit`` that was given up."""
+        """Whether no reduction of ``unit`` that was given up is left."""
         earlier = self._given_up.get(unit)
         if earlier is None:
             return True
@@ -526,7 +526,7 @@ class GradientReducer:
         return True
 
     def _payload(self, member: Member) -> torch.Tensor:
-        """What is to be reduced: the gradient; zeros when this rank did not compute it."""
+        """The tensor to reduce: the gradient, or zeros if this rank did not compute it."""
         gradient = member.parameter.grad
         if self._views is not None and self._views.move_in(member.parameter):
             place = member.parameter.grad
@@ -535,7 +535,7 @@ class GradientReducer:
                 member.filler = weakref.ref(place)
             return place
         if gradient is None:
-            # Another rank may have one: control flow may depend on the data.
+            # Another rank may have one, because control flow may depend on the data.
             with torch.inference_mode(False):
                 if member.layout.sparse:
                     gradient = no_entries(member.parameter, member.layout.sparse_dims)
@@ -550,8 +550,8 @@ class GradientReducer:
     def _collect(self) -> None:
         """Wait for all submissions and write their results; raise the first error at the end."""
         first_error: Exception | None = None
-        # The last one first: a blocked wait makes the engine close its batch, and by then
-        # everything before it has been submitted and can share that batch.
+        # Wait for the last one first: a blocked wait makes the engine close its batch, and all
+        # earlier submissions can then share that batch.
         for unit in reversed(list(self._submissions)):
             submission = self._submissions[unit]
             try:
@@ -581,7 +581,7 @@ class GradientReducer:
             parameter.grad = result
             return
         restored = self.settings.compression.decompress(result, context)
-        if gradient is None:  # the user removed it meanwhile
+        if gradient is None:  # the user has removed it
             parameter.grad = restored
         elif gradient.is_sparse:
             parameter.grad = restored.to_sparse(gradient.sparse_dim())
@@ -589,11 +589,11 @@ class GradientReducer:
             gradient.copy_(restored)
 
     def _spoils_overlap(self) -> bool:
-        """Whether gradients are changed before they are reduced, or nobody could tell."""
+        """Whether gradients are changed before they are reduced, or this cannot be known."""
         return self._warned_of_change or any(is_view(m.parameter.grad) for m in self._in_order)
 
     def _warn_changed(self, member: Member) -> None:
-        # Gradients that are views of one tensor count the changes of all of them.
+        # Views share a version counter, so a change to any of them looks like a change to this one.
         if self._warned_of_change or is_view(member.parameter.grad):
             return
         self._warned_of_change = True

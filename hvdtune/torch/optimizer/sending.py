@@ -1,4 +1,4 @@
-"""Handing gradients to the engine in the form that the settings ask for."""
+"""Hands gradients to the engine in the form that the settings ask for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settings:
     compression: Any = Compression.none
     predivide: float = 1.0
     sparse_as_dense: bool = False
-    views: bool = False  # gradients lie in memory that the ranks share
+    views: bool = False  # gradients are in memory that the ranks share
     prescale: float = field(init=False)
     postscale: float = field(init=False)
 
@@ -41,7 +41,7 @@ class Settings:
 
 
 class Sender:
-    """Starts reductions of payloads: gradients, or whatever else is reduced in their place."""
+    """Starts reductions of payloads: gradients, or whatever is reduced in their place."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class Sender:
         return not self._compresses and self._settings.op != Adasum
 
     def plan(self, names: tuple[str, ...]) -> operations.AllreducePlan:
-        """To reduce plain payloads in place, and wait: cheaper than each on its own.
+        """A plan that reduces plain payloads in place and waits: cheaper than one by one.
 
         ``names``: the members' ``wire_name``.
         """
@@ -68,7 +68,7 @@ class Sender:
         )
 
     def single(self, member: Member, payload: torch.Tensor) -> Submission:
-        """Start reducing the payload of one parameter, in the layout that the others use."""
+        """Start reducing the payload of one parameter, in the layout that all ranks use."""
         layout = member.layout
         if payload.is_sparse:
             if not (layout.dense or self._settings.sparse_as_dense):
@@ -78,7 +78,7 @@ class Sender:
         return self._dense(member, payload)
 
     def group(self, members: Sequence[Member], payloads: Sequence[torch.Tensor]) -> Submission:
-        """Start reducing the payloads of several parameters as one. Raises ValueError if sparse."""
+        """Start reducing several payloads together. Raises ValueError if one is sparse."""
         settings = self._settings
         tensors, contexts = [], []
         for member, payload in zip(members, payloads, strict=True):
@@ -132,9 +132,9 @@ class Sender:
         return Submission((member,), (payload,), (None,), versions, wait=lambda: (wait(),))
 
     def _compress(self, payload: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is sent for ``payload``: compressed, dense and contiguous."""
+        """The tensor sent for ``payload``: compressed, dense and contiguous."""
         if payload.layout not in (torch.strided, torch.sparse_coo):
-            as_buffer(payload, "allreduce")  # which says what to do
+            as_buffer(payload, "allreduce")  # raises an error with advice
         dense = payload.to_dense() if payload.is_sparse else payload
         return self._settings.compression.compress(dense.contiguous())
 

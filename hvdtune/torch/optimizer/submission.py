@@ -1,4 +1,4 @@
-"""What a reducer keeps of parameters, of the groups they are reduced in, and of reductions."""
+"""A reducer's records of parameters, of the units they are reduced in, and of reductions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hvdtune.core.hooks import GradientHook, StepState
 from hvdtune.faces.gradients import UNKNOWN, Layout
 from hvdtune.torch import async_ops
 
-# What concerns one reduction; anything else (Ctrl-C) concerns the program.
+# Errors of one reduction; anything else (Ctrl-C) concerns the program.
 NAMED_ERRORS: tuple[type[Exception], ...] = (
     HorovodInternalError,
     NotImplementedError,
     TypeError,
     ValueError,
 )
-_MARK = "names_parameter"  # on errors whose text has the parameter
+_MARK = "names_parameter"  # on errors whose text names the parameter
 
 
 @dataclass(eq=False, slots=True)
@@ -31,11 +31,11 @@ class Unit:
 
     grouped: bool
     members: list[Member] = field(default_factory=list)
-    ready: int = 0  # members that had their last backward pass of the step
+    ready: int = 0  # members that have had their last backward pass of the step
     plain: bool = False  # one parameter, whose gradient is reduced as it is, in place
 
     def settle(self, settled: bool) -> None:
-        """Whether the ranks know all about the members."""
+        """Set whether the ranks know all about the members."""
         for member in self.members:
             member.settled = settled
 
@@ -53,15 +53,15 @@ class Member(GradientHook):
         self.unit = unit
         self.wire_name = ""  # until the ranks have agreed on one
         self.layout: Layout = UNKNOWN  # what all ranks know of its gradients
-        # The last gradient made for want of one.
+        # The last gradient that this rank made because it had none.
         self.filler: weakref.ref[torch.Tensor] | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Submission:
-    """A reduction under way: what was given to it, and how to undo the compression.
+    """A reduction under way: its inputs, and how to undo the compression.
 
-    ``wait`` is for those that have no handle; it returns the reduced tensors, one a member.
+    ``wait`` is for reductions without a handle; it returns the reduced tensors, one per member.
     """
 
     members: Sequence[Member]
@@ -78,7 +78,7 @@ class Submission:
         return label(self.members)
 
     def is_done(self) -> bool:
-        """Whether the engine is known to be done with it."""
+        """Whether the engine is known to have finished it."""
         if self.handle is None:
             return False
         try:
@@ -96,13 +96,13 @@ class Submission:
         return result if isinstance(result, tuple) else (result,)
 
     def discard(self) -> None:
-        """Wait until the engine is done with it, whatever becomes of it."""
+        """Wait until the engine has finished it, and ignore its outcome."""
         with contextlib.suppress(HorovodInternalError):
             self.results()
 
 
 def label(members: Sequence[Member]) -> str:
-    """How messages call some parameters."""
+    """How messages refer to some parameters."""
     names = ", ".join(repr(member.name) for member in members[:5])
     if len(members) == 1:
         return f"parameter {names}"
@@ -110,7 +110,7 @@ def label(members: Sequence[Member]) -> str:
 
 
 def named(error: Exception, members: Sequence[Member]) -> Exception:
-    """``error`` with the parameters in front of its text, unless it names some already."""
+    """``error`` with its text prefixed by the parameters, unless it already names some."""
     if getattr(error, _MARK, False):
         return error
     kind = next(kind for kind in NAMED_ERRORS if isinstance(error, kind))

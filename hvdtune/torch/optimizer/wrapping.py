@@ -1,7 +1,7 @@
-"""How an optimizer becomes a distributed one, and what both kinds of those share.
+"""Makes an optimizer a distributed one; holds what the two kinds of these share.
 
-The distributed optimizer's class derives from the wrapped optimizer's and has its name, so that it
-passes for one wherever that is checked.
+The distributed optimizer's class derives from the wrapped optimizer's class and has its name, so
+that type checks accept it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvdtune.torch.phases import follow
 
 
 class DistributedBase(torch.optim.Optimizer):
-    """What all distributed optimizers put in front of the wrapped optimizer's methods."""
+    """The methods that every distributed optimizer puts before the wrapped optimizer's."""
 
     _flags: ClassVar[tuple[str, ...]] = ()  # attributes of this package that copies take over
     _reducer: GradientReducer
@@ -59,14 +59,14 @@ class DistributedBase(torch.optim.Optimizer):
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes gradients add up over."""
+        """Over how many backward passes gradients add up."""
         return self._reducer.passes
 
     def _allreduce_grad_async(self, parameter: torch.Tensor) -> tuple[Any, Any]:
         """Horovod's: start reducing one gradient; the handle and the compressor's context.
 
-        Whoever calls it waits for the handle before ``step()``, which reduces it once more. Every
-        rank calls it for the same parameters. (None, None) where nothing is reduced.
+        The caller waits for the handle before ``step()``, which reduces the gradient once more.
+        Every rank must call it for the same parameters. (None, None) if nothing is reduced.
         """
         return self._reducer.submit_alone(parameter)
 
@@ -77,18 +77,18 @@ class DistributedBase(torch.optim.Optimizer):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """The wrapped optimizer's ``load_state_dict``; gives up reductions that are under way.
 
-        It does not wait for other ranks, which need not have begun them. Without a ``zero_grad()``
+        It does not wait for other ranks, which may not have begun them. Without a ``zero_grad()``
         or another backward pass the next ``step()`` still uses their results.
         """
         self._reducer.give_up()
         super().load_state_dict(*args, **kwargs)
 
     def _tell_others(self) -> None:
-        """Those whose gradients are under way were passed through by this one's backward pass."""
+        """Tell the optimizers with gradients under way that this one's backward pass began them."""
         self._reducer.bystander.steps()
 
     def _tell_wrapped(self) -> None:
-        """Learning rate schedules made before wrapping look there for whether step() was called."""
+        """Mark step() as called; learning rate schedules made before wrapping look there."""
         inner = self._inner() if self._inner is not None else None
         if inner is not None:
             inner._opt_called = True  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ class DistributedBase(torch.optim.Optimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A distributed optimizer for the copied parameters; no other rank needs to copy its own.
 
-        As with any optimizer, hooks stay behind.
+        As with any optimizer, hooks are not copied.
         """
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
@@ -114,7 +114,7 @@ class DistributedBase(torch.optim.Optimizer):
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled is the wrapped kind of optimizer, which any process can load and wrap again."""
+        """Pickles the wrapped kind of optimizer, which any process can load and wrap again."""
         return _unpickle, (self._wrapped_class, self.__getstate__())
 
 
@@ -130,14 +130,14 @@ Mixin = TypeVar("Mixin", bound=DistributedBase)
 def wrap(optimizer: torch.optim.Optimizer, mixin: type[Mixin]) -> Mixin:
     """An object of a class between ``mixin`` and the class of ``optimizer``, without a reducer.
 
-    Attributes are taken over instead of calling the constructor: that one may need arguments that
-    nobody remembers. The parameter groups are shared, the state is not.
+    Attributes are copied instead of calling the constructor, which may need arguments that are
+    no longer known. The parameter groups are shared, the state is not.
     """
     wrapped = type(optimizer)
     cls: Any = type(wrapped.__name__, (mixin, wrapped), {"__doc__": wrapped.__doc__})
     distributed = cls.__new__(cls)
     for key, value in vars(optimizer).items():
-        # A learning rate schedule replaces step() in the object; that one is the wrapped's.
+        # A learning rate schedule sets step() on the object; that one calls the wrapped optimizer.
         if key != "step":
             distributed.__dict__[key] = value
     distributed.state = defaultdict(dict)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _absent
 
-# What `horovod.common` itself had before Horovod 0.16.
+# Names that `horovod.common` itself had before Horovod 0.16.
 _BASICS = (
     *("init", "shutdown", "rank", "size", "local_rank", "local_size"),
     "mpi_threads_supported",

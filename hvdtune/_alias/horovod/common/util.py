@@ -21,7 +21,7 @@ __getattr__ = _absent.refusing(__name__)
 
 @contextlib.contextmanager
 def env(**variables: Any) -> Iterator[None]:
-    """Set environment variables inside a `with` block; a value of None is left as it is."""
+    """Set environment variables inside a `with` block; a value of None changes nothing."""
     changed = {name: str(value) for name, value in variables.items() if value is not None}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -54,12 +54,12 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) 
 
 
 def get_ext_suffix() -> str:
-    """How the names of compiled modules end for this Python."""
+    """The suffix of compiled modules for this Python."""
     return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether tensors on a GPU can be given to hvdtune here."""
+    """Whether hvdtune takes tensors on a GPU here."""
     there = bool(built.cuda_built())
     if verbose:
         where = "GPUs" if there else "the CPU only"
@@ -111,9 +111,9 @@ def check_num_rank_power_of_2(num_rank: int) -> None:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, Any], Any]:
-    """A function of `op` and the old argument `average` that gives the operation meant by them.
+    """A function of `op` and the old argument `average` that returns the operation they mean.
 
-    `reduce_ops` is what has `Average` and `Sum`, such as a module.
+    `reduce_ops`: anything with `Average` and `Sum`, such as a module.
     """
 
     def chosen(op: Any, average: bool | None) -> Any:
@@ -128,7 +128,7 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, A
 
 
 def is_iterable(x: Any) -> bool:
-    """Whether iter() takes it."""
+    """Whether iter() accepts it."""
     try:
         iter(x)
     except TypeError:
@@ -139,7 +139,7 @@ def is_iterable(x: Any) -> bool:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """Compare the first three numbers of a version with a target of the form "x.y.z".
 
-    Raises ValueError for a target that has another form.
+    Raises ValueError for a target of another form.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", target):
         raise ValueError(f"{target!r} is not a version of the form x.y.z")

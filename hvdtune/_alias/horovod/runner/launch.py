@@ -12,7 +12,7 @@ __getattr__ = _absent.refusing("horovod.runner.launch")
 
 
 def run_commandline() -> None:
-    """What `horovodrun` does: `hvdtune run` on sys.argv; exits with its status."""
+    """What `horovodrun` does: `hvdtune run` with sys.argv; exits with its status."""
     sys.exit(main(["run", *sys.argv[1:]]))
 
 

@@ -1,4 +1,4 @@
-"""What Horovod's launcher shares with its other runners: service, util."""
+"""The part that Horovod's launcher shares with its other runners: service, util."""
 
 from ... import _absent
 

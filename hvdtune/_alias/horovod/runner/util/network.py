@@ -1,4 +1,4 @@
-"""This host's interfaces and addresses, and which names mean it."""
+"""This host's interfaces, addresses and names."""
 
 from __future__ import annotations
 

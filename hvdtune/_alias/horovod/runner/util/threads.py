@@ -16,9 +16,9 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a new thread, which is returned; `silent` keeps its errors to itself.
+    """Call a function in a new thread and return the thread; `silent` hides its errors.
 
-    Raises ValueError where `args` is no tuple of arguments.
+    Raises ValueError unless `args` is a tuple of arguments.
     """
     if not isinstance(args, tuple):
         raise ValueError(f"args must be a tuple of arguments, not {type(args).__name__}")
@@ -44,9 +44,9 @@ def on_event(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Call a function in a thread, which is returned, once an event is set.
+    """Call a function once an event is set, in a thread, which is returned.
 
-    With `stop`, the thread ends when that is set first.
+    If `stop` is set first, the thread ends.
     """
 
     def wait() -> None:
@@ -64,9 +64,9 @@ def execute_function_multithreaded(
     block_until_all_done: bool = True,
     max_concurrent_executions: int = 1000,
 ) -> dict[int, Any] | None:
-    """Call a function with each of the argument lists, in threads; the results by their index.
+    """Call a function with each of the argument lists, in threads; the results by index.
 
-    Without `block_until_all_done` the calls go on by themselves, and nothing is returned.
+    Without `block_until_all_done` it does not wait for the calls, and returns nothing.
     """
     calls = [tuple(args) for args in args_list]
     if not calls:

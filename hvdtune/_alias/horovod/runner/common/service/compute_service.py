@@ -1,4 +1,4 @@
-"""By what the processes of TensorFlow's data service find each other."""
+"""The service through which the processes of TensorFlow's data service find each other."""
 
 from __future__ import annotations
 

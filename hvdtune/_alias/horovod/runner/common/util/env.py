@@ -6,7 +6,7 @@ import os
 
 from hvdtune.launch.local.exports import exportable
 
-# Who a process is, by the launcher that started it, in the order in which they are asked.
+# Variables by which launchers tell a process its place, in the order in which they are read.
 _PLACES = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -20,14 +20,14 @@ def is_exportable(v: str) -> bool:
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """This process's rank and their number by its environment; 0 and 1 if it says nothing.
+    """This process's rank and the number of ranks, from its environment; else 0 and 1.
 
-    Raises RuntimeError where only one of the two is there.
+    Raises RuntimeError if only one of the two is there.
     """
     for rank, size in _PLACES:
         found = [name for name in (rank, size) if os.environ.get(name)]
         if len(found) == 2:
             return int(os.environ[rank]), int(os.environ[size])
         if found:
-            raise RuntimeError(f"{found[0]} is set, but of {rank} and {size} only that one")
+            raise RuntimeError(f"{found[0]} is set, but only that one of {rank} and {size}")
     return 0, 1

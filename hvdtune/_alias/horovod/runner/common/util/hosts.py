@@ -18,7 +18,7 @@ class HostInfo:
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Read `name:slots`. Raises ValueError for what is not of this form."""
+        """Read `name:slots`. Raises ValueError for any other form."""
         [host] = places.parse_hosts(host_string, "host_string:")
         return HostInfo(host.name, host.slots)
 
@@ -62,7 +62,7 @@ def get_host_assignments(
 ) -> list[SlotInfo]:
     """The place of every process in rank order: one for each slot, up to `max_num_proc`.
 
-    Raises ValueError when the hosts have fewer than `min_num_proc` slots.
+    Raises ValueError if the hosts have fewer than `min_num_proc` slots.
     """
     available = sum(host.slots for host in hosts)
     count = available if max_num_proc is None else min(available, max_num_proc)

@@ -25,12 +25,12 @@ def execute(
     events: Iterable[threading.Event] | None = None,
     prefix_output_with_timestamp: bool = False,
 ) -> int:
-    """Run a command of the shell; its exit status (128 + N after signal N).
+    """Run a shell command; returns its exit status (128 + N after signal N).
 
-    Its output goes to the text files given, by default this process's own, with
-    `[index]<stdout>:` before each line if there is an index. As soon as one of the events is set,
-    and when this function is left by an exception, the command's processes get SIGTERM, and
-    SIGKILL after GRACEFUL_TERMINATION_TIME_S seconds.
+    Its output goes to the given text files, by default to this process's own, with
+    `[index]<stdout>:` before each line if there is an index. If one of the events is set, or an
+    exception leaves this function, the command's processes get SIGTERM, and SIGKILL after
+    GRACEFUL_TERMINATION_TIME_S seconds.
     """
     process = subprocess.Popen(
         command if isinstance(command, str) else " ".join(command),
@@ -72,7 +72,7 @@ def _wait(process: subprocess.Popen[bytes], events: list[threading.Event]) -> No
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the shell and what it has started, and wait for them."""
+    """End the shell and the processes it has started, and wait for them."""
     _send(process, signal.SIGTERM)
     deadline = time.monotonic() + GRACEFUL_TERMINATION_TIME_S
     while _send(process, 0) and time.monotonic() < deadline:
@@ -83,7 +83,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _send(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Signal the command's process group; whether there was still a process in it."""
+    """Signal the command's process group; returns whether it still had a process."""
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):

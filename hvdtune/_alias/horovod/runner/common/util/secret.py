@@ -21,5 +21,5 @@ def compute_digest(key: bytes, msg: bytes) -> bytes:
 
 
 def check_digest(digest: bytes, key: bytes, msg: bytes) -> bool:
-    """Whether a digest is that of the message, in a time that does not depend on the answer."""
+    """Whether a digest is that of the message, compared in constant time."""
     return hmac.compare_digest(digest, compute_digest(key, msg))

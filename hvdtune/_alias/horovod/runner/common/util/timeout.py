@@ -1,4 +1,4 @@
-"""A span of time that something may take."""
+"""A time limit."""
 
 from __future__ import annotations
 
