@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace hvdtune {
 
@@ -43,6 +44,15 @@ constexpr const char* op_kind_name(OpKind kind) {
       return "REMOVE_PROCESS_SET";
   }
   return "UNKNOWN";
+}
+
+/// The same in lower case: in Python, in names on the wire and in recordings.
+inline std::string op_kind_lower_name(OpKind kind) {
+  std::string name = op_kind_name(kind);
+  for (char& letter : name) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return name;
 }
 
 /// Reduction operators; the numbers are Horovod's public constants (`hvd.Average` …).

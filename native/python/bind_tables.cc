@@ -1,5 +1,3 @@
-#include <cctype>
-#include <string>
 #include <utility>
 
 #include "base/dtype.h"
@@ -14,11 +12,6 @@ namespace {
 
 using capture::MarkKind;
 
-std::string lower(std::string text) {
-  for (char& letter : text) letter = static_cast<char>(std::tolower(letter));
-  return text;
-}
-
 }  // namespace
 
 void bind_tables(py::module_& module) {
@@ -29,7 +22,7 @@ void bind_tables(py::module_& module) {
   module.attr("DTYPES") = dtypes;
   py::dict kinds;
   for (int code = 0; code < kOpKindCount; ++code) {
-    kinds[lower(op_kind_name(static_cast<OpKind>(code))).c_str()] = code;
+    kinds[op_kind_lower_name(static_cast<OpKind>(code)).c_str()] = code;
   }
   module.attr("OP_KINDS") = kinds;
   py::dict marks;

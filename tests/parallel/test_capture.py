@@ -17,6 +17,7 @@ from support.jobs.ranks import hvdtune_command, run_ranks, run_under, start_rank
 from support.recordings.captures import RankCapture, files_of, read_capture
 from support.tiers import EVERY, long_too
 
+import hvdtune._native as _native
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.record.layout import DTYPES, FORMAT, KINDS, NONE, REASONS, Flag, Mark
 from hvdtune.timeline.record.load import read_recording
@@ -116,6 +117,13 @@ def test_who_recorded_is_in_every_file(tmp_path: Path) -> None:
         [settings] = rank.texts_of(Mark.SETTINGS)
         assert json.loads(settings)["cycle_time_ms"] == 2.5
     assert ranks[0].identity["pid"] != ranks[1].identity["pid"]
+
+
+def test_numbers_mean_what_they_do_in_the_engine() -> None:
+    """Joins and process sets, which no batch has, come behind the operations."""
+    kinds = sorted(_native.OP_KINDS, key=lambda kind: _native.OP_KINDS[kind])
+    assert [*KINDS, "join", "add_process_set", "remove_process_set"] == kinds
+    assert {name: code for code, name in enumerate(DTYPES)} == _native.DTYPES
 
 
 def test_every_kind_of_operation(tmp_path: Path) -> None:

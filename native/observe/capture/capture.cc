@@ -28,9 +28,6 @@ constexpr std::string_view kCpusWaitedFor = "CPUs waited for";
 /// See Capture::waited_while_blocked.
 thread_local Nanos waited_blocked = 0;
 
-constexpr std::array<const char*, 6> kKindNames = {"allreduce", "allgather",     "broadcast",
-                                                   "alltoall",  "reducescatter", "barrier"};
-
 std::string identity_of(const Options& options, Nanos now) {
   return options.identity + ",\"format\":" + std::to_string(kFormat) +
          ",\"started_wall_us\":" + std::to_string(wall_clock_now() / kMicrosecond) +
@@ -215,7 +212,7 @@ std::uint32_t Capture::name(std::span<const Named> tensors) {
     out += ',';
     out += std::to_string(tensor.process_set);
     out += ",\"";
-    out += kKindNames.at(static_cast<std::size_t>(tensor.kind));
+    out += op_kind_lower_name(tensor.kind);
     out += "\",\"";
     out += dtype_name(tensor.dtype);
     out += "\",";
