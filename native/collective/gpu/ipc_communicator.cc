@@ -129,9 +129,13 @@ const char* IpcCommunicator::activity(OpKind kind) const {
       return "IPC_ALLTOALL";
     case OpKind::kReducescatter:
       return "IPC_REDUCESCATTER";
-    default:
-      return op_kind_name(kind);
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
   }
+  return op_kind_name(kind);
 }
 
 bool IpcCommunicator::supports(DType, ReduceOp op, double factor) const {

@@ -215,9 +215,13 @@ const char* NcclCommunicator::activity(OpKind kind) const {
       return "NCCL_ALLTOALL";
     case OpKind::kReducescatter:
       return "NCCL_REDUCESCATTER";
-    default:
-      return op_kind_name(kind);
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
   }
+  return op_kind_name(kind);
 }
 
 bool NcclCommunicator::supports(DType dtype, ReduceOp op, double factor) const {

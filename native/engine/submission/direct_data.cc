@@ -45,9 +45,13 @@ bool DirectData::suits(const Operation& operation) {
     case OpKind::kBroadcast:
     case OpKind::kReducescatter:
       return true;
-    default:
-      return false;
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
   }
+  return false;
 }
 
 std::size_t DirectData::bytes(const Operation& operation) {
@@ -184,7 +188,10 @@ void DirectData::make_result(Operation& operation, CopyKind writing) {
       return gather(operation, 1);
     case OpKind::kAlltoall:
       return gather(operation, members(operation).size());
-    default:
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
       return;
   }
 }
