@@ -58,14 +58,25 @@ def served():
     control = Control(selector, SECRET, lambda *words: heard.append(words))
     port = control.listen("127.0.0.1")
 
+    lock = threading.Lock()  # the driver uses its control in one thread
+
     def serve() -> None:
         while not ended.is_set():
             for key, _ in selector.select(0.02):
-                key.data()
+                with lock:
+                    key.data()
+
+    class Locked:
+        def __getattr__(self, name: str) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with lock:
+                    return getattr(control, name)(*args, **kwargs)
+
+            return call
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield SimpleNamespace(control=control, port=port, heard=heard)
+    yield SimpleNamespace(control=Locked(), port=port, heard=heard)
     ended.set()
     thread.join()
     control.close()
