@@ -1,4 +1,4 @@
-"""A job's status as metrics: names, types and help texts, as Prometheus wants them.
+"""A job's status as metrics: names, types and help texts for Prometheus.
 
 docs/metrics-export.md lists them; tests/unit/test_live_metrics.py compares the list with `METRICS`.
 """
@@ -106,9 +106,10 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 def readings(
     status: Status, gpus: Sequence[Mapping[str, float]] = ()
 ) -> Iterator[tuple[Metric, list[tuple[Labels, float]]]]:
-    """(metric, [(labels, value)]) of everything that is known.
+    """(metric, [(labels, value)]) for every known value.
 
-    `status`: docs/live.md. `gpus`: one mapping a GPU, by the metric's name without `hvdtune_gpu_`.
+    `status`: see docs/live.md. `gpus`: one mapping per GPU; the keys are the metrics' names without
+    `hvdtune_gpu_`.
     """
     for name, number in _plain(status):
         if number is not None:
@@ -171,7 +172,7 @@ def _of_ranks(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float
 
 
 def _of_hosts(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float]]]]:
-    """Containers may have one name, and then are one host here: the latest of them counts."""
+    """Containers with the same name are one host here: the latest of them counts."""
     late: dict[str, float] = {}
     named: dict[str, float] = {}
     for number, one in enumerate(status["hosts"]):

@@ -275,7 +275,7 @@ def test_a_recording_that_was_cut_off_says_when_and_why(
     quality = analyse(read_recording(path)).quality
     assert quality.incomplete_ranks == ()
     assert "the disk was full" in quality.cut_off["0"]
-    assert "was cut off, of rank 0" in api.text(api.document([path]))
+    assert "was cut off (rank 0:" in api.text(api.document([path]))
 
 
 def test_horovods_layout_that_was_cut_off_says_why(

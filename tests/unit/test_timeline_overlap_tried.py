@@ -41,12 +41,13 @@ def of_overlap(found: list[Finding]) -> Finding | None:
     [
         (
             ["overlap: being tried since step 15: only 14 % of the CPUs are used", KEPT],
-            "hvdtune tried overlapping by itself in steps 15 to 46: 9.1 % faster, and has kept it.",
+            "hvdtune tried overlapping on its own in steps 15 to 46: 9.1 % faster, "
+            "and has kept it.",
             "Nothing to do;",
         ),
         (
             ["overlap: being tried since step 15: only 14 % of the CPUs are used"],
-            "hvdtune tries overlapping by itself (being tried since step 15: only 14 %",
+            "hvdtune tries overlapping on its own (being tried since step 15: only 14 %",
             "Train longer:",
         ),
         (

@@ -158,7 +158,7 @@ def test_foreign_values_do_no_harm(tmp_path: Path) -> None:
         (b'{"a": 1}', "no array of events"),
         (b"hello", "no array of events"),
         (b"[hello", "no event can be read"),
-        (b"[" * 100_000, "is no timeline"),
+        (b"[" * 100_000, "is not a timeline"),
         (b"\x1f\x8bnonsense", "is damaged"),
     ],
 )

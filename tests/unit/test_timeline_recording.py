@@ -211,11 +211,11 @@ def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"[\n]", "is no recording of hvdtune"),
-        (b'[{"ph":"B","name":"A","ts":1,"pid":1}]', "is no recording of hvdtune"),
-        (b"\x00" * 100_000, "is no recording of hvdtune"),
-        (b'{"hvdtune_' * 10_000, "is no recording of hvdtune"),
-        (b'["hvdtune_",' + b"[" * 100_000, "is no recording of hvdtune"),
+        (b"[\n]", "is not a recording made by hvdtune"),
+        (b'[{"ph":"B","name":"A","ts":1,"pid":1}]', "is not a recording made by hvdtune"),
+        (b"\x00" * 100_000, "is not a recording made by hvdtune"),
+        (b'{"hvdtune_' * 10_000, "is not a recording made by hvdtune"),
+        (b'["hvdtune_",' + b"[" * 100_000, "is not a recording made by hvdtune"),
     ],
 )
 def test_what_is_no_recording(content: bytes, said: str, tmp_path: Path) -> None:

@@ -148,4 +148,4 @@ def test_a_recording_from_the_middle_of_a_job_has_no_start() -> None:
 
 def test_that_the_first_step_is_never_counted_is_said() -> None:
     text = " ".join(report_text.text(report_of(recording(JOB))).split())
-    assert "the first is not counted: nothing marks its begin" in text
+    assert "The first step is not counted: nothing marks its beginning" in text

@@ -35,7 +35,7 @@ LARGE = 1 << 20
 #: comes right after the update.
 AT_ONCE = 0.1
 UPDATED, BEFORE, AMONG, BEHIND = (
-    "after the update", "before the gradients", "among the gradients", "behind the gradients",
+    "after the update", "before the gradients", "among the gradients", "after the gradients",
 )  # fmt: skip
 GRADIENTS, OF_MODEL = "gradients", "SyncBatchNorm"
 _SIZES = {"uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4,

@@ -397,8 +397,8 @@ class _Reader:
 
     def no_capture(self) -> TimelineError:
         return TimelineError(
-            f"{self.file.path} is no recording of hvdtune: it does not say which job and rank "
-            "recorded it"
+            f"{self.file.path} is not a recording made by hvdtune: it does not say which job "
+            "and rank recorded it"
         )
 
 

@@ -27,7 +27,7 @@ _NEXT_EVENT = re.compile(r'[,\n]\s*(?=\{\s*")')
 
 
 class TimelineError(ValueError):
-    """The file is no timeline at all."""
+    """The file is not a timeline."""
 
 
 def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -49,7 +49,7 @@ def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         document = json.loads(text, parse_constant=no_number)
     except RecursionError:
-        raise TimelineError(f"{path} is no timeline: it nests too deeply") from None
+        raise TimelineError(f"{path} is not a timeline: it nests too deeply") from None
     except ValueError as error:
         return _salvage(text, path, problems, error), problems
     if numbers:
@@ -60,7 +60,7 @@ def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     elif isinstance(document, dict):
         document = document.get("traceEvents")
     if not isinstance(document, list):
-        raise TimelineError(f"{path} is no timeline: it holds no array of events")
+        raise TimelineError(f"{path} is not a timeline: it contains no array of events")
     return _only_events(document, problems), problems
 
 
@@ -119,7 +119,7 @@ def _salvage(
     in_array = not _begins_with_event(text, decoder)
     start = text.find("[") + 1 if in_array else 0
     if in_array and not start:
-        raise TimelineError(f"{path} is no timeline: it holds no array of events")
+        raise TimelineError(f"{path} is not a timeline: it contains no array of events")
     known = len(problems)
     if not in_array:
         problems.append(NO_ARRAY)
@@ -169,7 +169,7 @@ def _salvage(
         problems.append(f"The file is no valid JSON: {error}.")
     events = _only_events(found, problems)
     if not events:
-        raise TimelineError(f"{path} is no timeline: no event can be read from it")
+        raise TimelineError(f"{path} is not a timeline: no event can be read from it")
     return events
 
 

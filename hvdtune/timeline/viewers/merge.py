@@ -37,7 +37,9 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
                 "(torch.profiler's export_chrome_trace)"
             )
     if not captures:
-        raise TimelineError("no recording of hvdtune is among the files: there is nothing to join")
+        raise TimelineError(
+            "none of the files is a recording made by hvdtune: there is nothing to join"
+        )
     if out is None:
         if len(paths) > 1:
             raise TimelineError("several files are joined into a new one: give it with -o OUT.json")
