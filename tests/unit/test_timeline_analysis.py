@@ -150,7 +150,7 @@ def test_horovods_file() -> None:
     assert 22_000 < int(lateness.iloc[0]["wall_us"]) < 24_000
     text = summary(trace)
     assert "holds the others up" not in text  # one turn proves nothing about a rank
-    assert "when tensors came for the first time" in text
+    assert "when tensors were submitted for the first time" in text
     assert "18 of 28 operations have no ticks" in text
 
 

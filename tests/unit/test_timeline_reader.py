@@ -113,7 +113,7 @@ def test_names_that_horovod_did_not_escape(tmp_path: Path) -> None:
     )
     trace = read_trace(path)
     assert [(span.name, span.duration) for span in trace.spans] == [("ALLREDUCE", 3)]
-    assert trace.problems == ["1 pieces of the file are no JSON and were skipped."]
+    assert trace.problems == ["1 pieces of the file are not JSON and were skipped."]
     assert trace.spans[0].tensor == "row 1"
 
 

@@ -176,7 +176,7 @@ def test_damaged_lines_and_blocks(tmp_path: Path) -> None:
     read = read_recording(path)
     text = "\n".join(read.problems)
     assert "Rank 0: 2 damaged blocks of tensors were left out." in text
-    assert "1 damaged lines were passed over" in text
+    assert "1 damaged lines were skipped" in text
     assert "blocks of 'dreams', which this version does not know," in text
     assert "events that cannot be understood" in text
     assert len(read.ranks[0].tensors) == len(recording(job).ranks[0].tensors) - 2 * 8
@@ -250,7 +250,7 @@ def test_lines_too_long_are_passed_over(tmp_path: Path, monkeypatch: pytest.Monk
     lines.insert(4, " " * 10_000 + ",")
     path.write_text("\n".join(lines))
     read = read_recording(path)
-    assert any("1 damaged lines were passed over" in problem for problem in read.problems)
+    assert any("1 damaged lines were skipped" in problem for problem in read.problems)
     assert len(read.ranks[0].tensors) == len(recording(SMALL).ranks[0].tensors)
 
 

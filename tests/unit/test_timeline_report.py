@@ -296,7 +296,7 @@ def test_horovods_own_timeline_gives_a_limited_report(
         (["gone.json"], 1, "gone.json: No such file or directory."),
         (["empty.json"], 2, "empty.json is empty: nothing was recorded"),
         (["text.json"], 2, "text.json is not a timeline"),
-        (["kineto.json"], 2, "holds no operation of hvdtune or Horovod"),
+        (["kineto.json"], 2, "contains no operation of hvdtune or Horovod"),
         (["view.json"], 2, "view.json shows some steps of a recording in trace viewers"),
         (["t.json", "kineto.json"], 2, "kineto.json is not a recording made by hvdtune"),
         (["t.json", "t.json"], 2, "rank 0 is in"),

@@ -73,7 +73,7 @@ def test_pauses_that_recur_are_told_with_their_period(every: int, rank: int) -> 
     late = np.random.default_rng(every).exponential(200, (120, RANKS))
     late[every - 1 :: every, rank] += 80_000
     said = verdict(trace_of(late))
-    assert f"rank {rank} holds the others up every {every} times that the tensors come" in said
+    assert f"rank {rank} holds the others up every {every} occurrences of the tensors" in said
     assert "by 80" in said or "by 79" in said or "by 81" in said
 
 
