@@ -165,7 +165,7 @@ class Reader:
         return found
 
     def _host(self, gone: float) -> dict[str, float]:
-        """What all ranks of a host would read alike."""
+        """Values that are the same for all ranks of a host."""
         if not self._of_host:
             return {}
         found: dict[str, float] = {}

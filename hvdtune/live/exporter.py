@@ -24,7 +24,7 @@ _STOP_S = 2.0
 
 
 class _Collector:
-    """What prometheus_client asks at every scrape."""
+    """The collector that prometheus_client calls at every scrape."""
 
     def __init__(self, status: Callable[[], Status], gpus: Callable[[], Gpus]) -> None:
         self._status = status

@@ -40,11 +40,11 @@ METRICS = (
     Metric("hvdtune_queue_tensors", "gauge", "Tensors submitted by some rank and not done."),
     Metric(
         "hvdtune_rank_late_seconds", "gauge",
-        "What a rank costs a step by coming last, mean of the last 40.", ("rank", "host"),
+        "Time that a rank costs a step by being last, mean of the last 40.", ("rank", "host"),
     ),
     Metric(
         "hvdtune_rank_last_ratio", "gauge",
-        "Share of the last 40 steps in which the rank was the one waited for.", ("rank", "host"),
+        "Share of the last 40 steps in which the others waited most for it.", ("rank", "host"),
     ),
     Metric(
         "hvdtune_straggler", "gauge", "1 for the rank that is named in the log as late, else 0.",
@@ -52,7 +52,7 @@ METRICS = (
     ),
     Metric(
         "hvdtune_host_late_seconds", "gauge",
-        "What a host costs a step by coming last as a whole, mean of the last 40.", ("host",),
+        "Time that a host costs a step by being last as a whole, mean of the last 40.", ("host",),
     ),
     Metric(
         "hvdtune_straggler_host", "gauge",

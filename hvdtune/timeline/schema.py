@@ -27,7 +27,7 @@ class Finding(TypedDict):
 
 
 class Job(TypedDict):
-    """Who recorded, where and when."""
+    """The recorded job: its ranks, hosts, versions and start."""
 
     id: str
     ranks: int  # of the job
@@ -41,7 +41,7 @@ class Job(TypedDict):
 
 
 class Share(TypedDict):
-    """What one cause takes of the mean step."""
+    """How much of the mean step one cause takes."""
 
     kind: str
     title: str
@@ -213,7 +213,7 @@ class RankCpus(TypedDict):
     cpu_pressure_share: float | None
     memory_pressure_share: float | None
     cpus_of_others: float | None  # used by other processes
-    allowed_cpus: str  # "0-3,8"; "" if not known
+    allowed_cpus: str  # "0-3,8"; "" if unknown
 
 
 Lane = Literal["compute", "blocked", "communication"]
@@ -261,7 +261,7 @@ class Size(TypedDict):
     """Batches of one operation, number of ranks and size."""
 
     op: str
-    ranks: int  # 0: not known
+    ranks: int  # 0: unknown
     bytes_from: int  # up to twice as many
     count: int
     bytes: float  # the median
@@ -325,7 +325,7 @@ class Stall(TypedDict):
 
     time_s: float
     step: int  # -1: outside of whole steps
-    rank: int  # -1: not known
+    rank: int  # -1: unknown
     seconds: float
     text: str  # what the stall check reported
 

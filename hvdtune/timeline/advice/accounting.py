@@ -107,8 +107,7 @@ class _Open:
         total = float(self.caused[cells].sum())
         if not total or not others:
             return 0.0
-        # Late ranks wait for each other, too: the most is what a rank that waits for all of them
-        # has.
+        # Late ranks wait for each other, too: a rank that waits for all of them has the most.
         most = float(np.where(self.steps, self.delay, 0.0)[cells].sum())
         self.caused = np.where(cells, 0.0, self.caused)
         freed = before - self.waiting

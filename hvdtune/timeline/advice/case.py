@@ -49,8 +49,7 @@ class Case:
 
     @classmethod
     def of(cls, analysis: Analysis) -> Case:
-        """A case with the settings in force at the end; Horovod's defaults if none were
-        recorded."""
+        """A case with the settings in force at the end; Horovod's defaults if unknown."""
         by_epoch = settings_by_epoch(analysis.recording)
         last = by_epoch[max(by_epoch)]
         threshold, cycle = number(last, THRESHOLD), number(last, CYCLE)
@@ -77,8 +76,7 @@ class Case:
 
     @cached_property
     def threads(self) -> dict[int, Threads]:
-        """The readings of each rank's threads and CPUs during the steps, for ranks that have
-        any."""
+        """The readings of ranks' threads and CPUs during the steps, for ranks that have any."""
         steps = self.analysis.found_steps
         begin = min(int(own.min()) for own in steps.begin.values())
         end = max(int(own.max()) for own in steps.end.values())
@@ -86,8 +84,7 @@ class Case:
 
     @cached_property
     def uses_torch(self) -> bool:
-        """Whether all recorded ranks use PyTorch's face: then advice may name PyTorch's
-        features."""
+        """Whether all recorded ranks use PyTorch: then advice may name its features."""
         ranks = self.analysis.recording.ranks.values()
         return all("torch" in one.identity.framework for one in ranks)
 
@@ -126,8 +123,7 @@ class Case:
 
     @cached_property
     def communicating(self) -> np.ndarray:
-        """[S] s for which ranks are blocked, but not because of a late rank; mean over the
-        ranks."""
+        """[S] s for which ranks are blocked, but not by a late rank; mean over the ranks."""
         table = self.analysis.waterfall
         return (table["exposed_s"] - table["skew_wait_s"]).groupby(table["step"]).mean().to_numpy()
 
@@ -151,8 +147,7 @@ class Case:
         return found.ranks if explained else ()
 
     def members(self, one: Family) -> list[int]:
-        """The ranks of an operation's process set: the last list of members, or else the ranks that
-        waited in it."""
+        """The ranks of an operation's process set: its last list, or else those that waited."""
         ranks = self.analysis.recording.ranks.values()
         every = [of for rank in ranks for of in rank.sets if of.process_set == one.process_set]
         return sorted(every[-1].ranks if every else one.busy)

@@ -28,7 +28,7 @@ _KEYS = {name.partition("} ")[2]: key for key, name in nvml.COUNTERS.items()}
 _REASONS = {
     "throttled_by_power": (
         "a power limit",
-        "See nvidia-smi -q -d POWER,PERFORMANCE: raise the limit (nvidia-smi -pl) where the "
+        "See nvidia-smi -q -d POWER,PERFORMANCE: raise the limit (nvidia-smi -pl) if the "
         "machine allows it, equally for all GPUs of the job: the others wait for the slowest.",
     ),
     "throttled_by_heat": (

@@ -15,8 +15,7 @@ from hvdtune.timeline.replay import calls
 LOOP = 4
 SMALL = 64 << 10
 #: A few small operations right after the gradients are reported from this gain on: the update has
-#: moved the ranks apart, and a rank that waits in one of these operations does not wait in the
-#: next.
+#: moved the ranks apart, and a rank that waits in one of these does not wait in the next.
 FEW_WORTH = 0.05
 #: Operations that belong to the model are not mistakes; they are reported from this gain on.
 MODEL_WORTH = 0.1

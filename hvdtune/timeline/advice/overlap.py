@@ -20,7 +20,7 @@ from hvdtune.timeline.replay.program import Play
 
 #: There is no overlap if at most this share of communication runs while the framework computes.
 NO_OVERLAP = 0.15
-#: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
+#: … or less than this share, if all tensors are submitted at once or waited for one by one.
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
 #: Relative error of the gain: it depends on how batches will be composed, and what computes then.
@@ -62,7 +62,7 @@ def one_by_one(case: Case) -> list[Finding]:
         sentence = (
             f"{waits:.0f}{of and f'{of} tensors'} times a step the program waits for one small "
             f"tensor (typically {words.size(size)}) before it submits the next: each pays for "
-            "agreeing and starting by itself."
+            "agreeing and starting on its own."
         )
         action = (
             "Use hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "

@@ -9,8 +9,7 @@ import numpy as np
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.analysis import chance
 
-#: Ranks are late in turn if in this share of the steps the same rank holds the step up as one round
-#: before.
+#: Ranks are late in turn if in this share of the steps the late rank is that of one round before.
 IN_TURN = 0.8
 
 
@@ -39,8 +38,7 @@ def _most(who: np.ndarray) -> int:
 
 
 def turns(case: Case) -> list[int]:
-    """The ranks in the order in which they are late round after round; empty without such an
-    order."""
+    """The ranks in the order in which they are late in each round; empty if there is none."""
     from scipy.stats import binom
 
     table = case.analysis.lateness

@@ -284,8 +284,7 @@ def _sooner(program: Program, time: float, at_end: bool) -> Program:
 
 
 def _less_work(one: Play, less: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """The CPU work that is left. The time that goes may have contained all waiting without a
-    CPU."""
+    """The CPU work that is left. All time without CPU use may have been in the removed time."""
     if len(one.cpu) != len(one.programs):
         return one.work
     rest = np.array([p.compute for p in one.programs]) - less
@@ -298,8 +297,7 @@ def _less_work(one: Play, less: np.ndarray) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True)
 class Where:
-    """The phase in which ranks take longer than the others. `sentence` and `action` may be added to
-    a finding's."""
+    """The phase in which ranks take longer; `sentence` and `action` may extend a finding's."""
 
     phase: str
     seconds: float
@@ -352,7 +350,7 @@ def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
     they, s = ("it", "s") if len(ranks) == 1 else ("they", "")
     longer = milliseconds(seconds)
     clause = {
-        INPUT: f"{their} input comes {longer} later than the others'",
+        INPUT: f"{their} input arrives {longer} later than the others'",
         BEFORE: f"{they} spend{s} {longer} more than the others before the forward pass (input, "
         "preparation, work after a step)",
         BETWEEN: f"{they} spend{s} {longer} more than the others between update and next input",

@@ -27,8 +27,7 @@ LONGER = 0.05
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:
-    """Stalls that the stall check reported outside whole steps: the job never went on, or ended
-    there."""
+    """Stalls reported outside whole steps: the job never went on, or ended there."""
     found = []
     table = analysis.stalls
     total = _recorded_seconds(analysis)
@@ -40,7 +39,7 @@ def endless_stalls(analysis: Analysis) -> list[Finding]:
                 f"The others waited for {who} from {row['time_s']:.1f} s on, and the recording "
                 f"ends there: {_who_waits(row['text'], int(row['rank']))}",
                 "See what that rank does: hvdtune stacks, or the Python stack in the stall report. "
-                "A rank that skips a collective that the others call never comes.",
+                "A rank that skips a collective keeps the others waiting for it forever.",
                 min(1.0, row["seconds"] / total) if total > 0 else 0.0,
                 {"stalled_s": float(row["seconds"]), "rank": float(row["rank"])},
             )
@@ -129,8 +128,8 @@ def _cured(case: Case, late: list[int], chosen: np.ndarray, *, hidden: bool = Fa
 def stragglers(case: Case) -> list[Finding]:
     """Ranks that hold the others up in most steps, or in an interval of steps."""
     table = case.analysis.stragglers
-    stalled = set(case.stalled)  # told as stalls
-    table = table[~table["rank"].isin(case.drifting)]  # told as drifts
+    stalled = set(case.stalled)  # reported as stalls
+    table = table[~table["rank"].isin(case.drifting)]  # reported as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
     rows = [row for row in rows if not case.late_by_operations([int(row["rank"])])]
     told = stalled | set(case.drifting)

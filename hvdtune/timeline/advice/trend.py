@@ -134,7 +134,7 @@ def _action(found: Change) -> str:
 
 
 def work_now_and_then(case: Case) -> list[Finding]:
-    """Every so many steps, or at random, a step takes much longer on all ranks alike."""
+    """Periodically or at random, a step takes much longer on all ranks."""
     paused, extra = _longer_steps(case)
     if paused.sum() < 3:
         return []
@@ -200,7 +200,7 @@ def pauses_in_turn(case: Case) -> list[Finding]:
             f"In {paused.sum()} of {len(paused)} steps a rank stops for {size} (median) while the "
             f"others wait: {100 * gain:.0f} % of the time. It is no rank in particular (rank "
             f"{often} most often, {ranks.count(often)} times), and at random.",
-            "Look at what ranks do only now and then, each by itself: a slow input, garbage "
+            "Look at what ranks do only now and then, each on its own: a slow input, garbage "
             "collection, a log, another program on their CPUs. Do it in the background, or on all "
             "ranks in the same step.",
             gain,

@@ -29,8 +29,8 @@ from hvdtune.timeline.advice.overlap import what_was_done
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
 
-#: Advice for nearly every job is placed before a fault of this one if it gains this many times
-#: more.
+#: Advice for nearly every job is placed before a fault of this one if it gains this many times as
+#: much.
 ADVICE = 2
 #: The questions about what may be wrong with a job, in the order in which they are asked.
 QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
@@ -73,7 +73,7 @@ def findings(analysis: Analysis) -> list[Finding]:
     best of the others. Gains do not add up: two changes may save the same time. Findings about GPUs
     are added: broken memory first, lowered clocks last.
     """
-    endless = ranks.endless_stalls(analysis)  # come first: the job ended there
+    endless = ranks.endless_stalls(analysis)  # these are first: the job ended there
     recording = analysis.recording
     return [
         *gpus.errors(recording),
@@ -97,8 +97,7 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
 
 
 def _worth(found: list[Finding], surely: float = SURELY) -> list[Finding]:
-    """The findings that are worth reporting and in any case save more than `surely`, the largest
-    gain first."""
+    """The findings that are worth it and save more than `surely`, the largest gain first."""
     told = (one for one in found if one.is_worth_it(surely))
     return sorted(told, key=lambda one: -one.gain)
 

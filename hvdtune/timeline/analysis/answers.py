@@ -100,7 +100,7 @@ class Analysis:
     tuning: pd.DataFrame  # time_s, step, kind, epoch, text
     settings: dict[str, Any]  # variable → value in force at the end
     quality: Quality
-    joint: Joint  # what the answers were made from; verdict.findings plays it again
+    joint: Joint  # what the answers were made from; verdict.findings replays it
     found_steps: Steps  # without those of `starts`
     phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once

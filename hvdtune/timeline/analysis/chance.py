@@ -22,8 +22,7 @@ from hvdtune.timeline.analysis.trend import inflation
 
 #: With fewer steps, the recording does not show whether neighbours are alike.
 FEWEST = 8
-#: A rank, or a group of ranks, is named if equal ranks would be as late with less than this
-#: probability.
+#: A rank or group is named if equal ranks would be as late with less than this probability.
 RARE = 1e-3
 #: The pauses of a named rank are called periodic if chance makes that less probable than this.
 UNLIKELY = 1e-2
@@ -62,8 +61,7 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
 
 
 def clusters(events: np.ndarray) -> float:
-    """v ≥ 1 (see neighbours) of events, [S] bool, from how often two neighbouring steps have
-    one."""
+    """v ≥ 1 (see neighbours) of events, [S] bool: how much they occur in neighbouring steps."""
     steps, share = len(events), float(events.mean()) if len(events) else 0.0
     if not 0 < share < 1 or steps < FEWEST:
         return 1.0

@@ -60,7 +60,7 @@ class Load:
     waiting: np.ndarray
     slowdown: float = 1.0
     on_cpu: bool = False
-    cpus: int = 0  # of the host with the largest slowdown; 0: not known
+    cpus: int = 0  # of the host with the largest slowdown; 0: unknown
     beside: float = 0.0
     hosts: tuple[Host, ...] = ()
     kept: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))

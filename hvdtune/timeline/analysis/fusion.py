@@ -1,5 +1,4 @@
-"""How tensors were fused into batches, and why batches were closed. Definitions:
-docs/metrics.md."""
+"""How tensors were fused, and why batches were closed. Definitions: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def number(settings: dict[str, Any], name: str) -> float:
 
 
 def thresholds(joint: Joint) -> np.ndarray:
-    """Fusion threshold in force for each batch, bytes, float64; NaN where not recorded."""
+    """Fusion threshold in force for each batch, bytes, float64; NaN if not recorded."""
     by_epoch = settings_by_epoch(joint.recording)
     known = np.array(sorted(by_epoch), np.int64)
     values = np.array([number(by_epoch[int(epoch)], THRESHOLD) for epoch in known])

@@ -128,7 +128,7 @@ class Joint:
     arrivals: dict[int, np.ndarray] = field(default_factory=dict)  # rank → A_r; 0: never
     last: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # L
     first: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # F
-    last_rank: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # -1: not known
+    last_rank: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # -1: unknown
 
     @property
     def reference(self) -> View:
@@ -285,8 +285,7 @@ def _joint(
     serial: np.ndarray,
     ranks: list[tuple[RankRecording, np.ndarray]],
 ) -> Joint:
-    """Values that are equal on all ranks come from the lowest rank that knows them, times from rank
-    0."""
+    """Values equal on all ranks are the lowest rank's that knows them, times are rank 0's."""
     columns = {name: np.zeros(len(serial), np.int64) for name in _SAME}
     times = {name: np.zeros(len(serial), np.int64) for name in ("scheduled", "first_ready")}
     for one, numbers in reversed(ranks):

@@ -266,8 +266,7 @@ def numbers(analysis: Analysis) -> schema.Phases | None:
 
 
 def _differs(table: pd.DataFrame, name: str, step: float) -> bool:
-    """Whether ranks differ, see DIFFERS; time that all ranks of a step share does not count.
-    `step`: s."""
+    """See DIFFERS; time that all ranks have in common in a step does not count. `step`: s."""
     wide = table.pivot(index="step", columns="rank", values=name)
     off = wide.sub(wide.median(axis=1), axis=0)
     error = np.maximum(off.std() / np.sqrt(max(len(off), 1)), 1e-12)

@@ -152,7 +152,7 @@ def sentence(starts: Sequence[Once]) -> str:
     more = len(starts) - len(told)
     if more:
         parts.append(f"{words.number(more, 'shorter one')} like these")
-    return f"One-time start: {'; '.join(parts)}. It is not counted, and no rank is blamed for it."
+    return f"One-time start: {'; '.join(parts)}. Not counted, and no rank is blamed for it."
 
 
 def _told(one: Once) -> str:

@@ -164,8 +164,7 @@ def persistence(residuals: np.ndarray, count: int) -> float:
 
 
 def inflation(correlation: float) -> float:
-    """How many neighbours of a series with φ = `correlation` say as much as one independent
-    value."""
+    """How many neighbours with φ = `correlation` say as much as one independent value."""
     return (1 + correlation) / (1 - correlation)
 
 

@@ -258,8 +258,7 @@ def _pieces(
 
 
 def _foreign(joint: Joint, view: View, part: np.ndarray, waits: np.ndarray) -> np.ndarray:
-    """Whether a batch is of another process set than the tensor that the framework waits for
-    then."""
+    """Whether a batch's process set differs from that of the tensor waited for then."""
     if not len(view.blocked.begin) or not view.recording.names:
         return np.zeros(len(part), bool)
     sets = np.array([name.process_set for name in view.recording.names], np.int64)

@@ -37,7 +37,7 @@ FIRST_STEP_ONLY = (
 
 
 def document(path: str | Path) -> schema.HorovodReport:
-    """The numbers. Raises TimelineError if the file holds no operation of Horovod's."""
+    """The numbers. Raises TimelineError if the file contains no operation."""
     trace = read_layout(path)
     operations = analysis.operations(trace)
     known = operations["op"].isin(OPERATIONS)

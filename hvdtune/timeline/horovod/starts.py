@@ -1,6 +1,6 @@
 """One-time starts in a timeline of Horovod's layout: found, named, and taken out.
 
-An operation lasts from its first tick, or the begin of its negotiation, to its end. It belongs to a
+An operation lasts from its first tick, or the start of its negotiation, to its end. It belongs to a
 one-time start if it overlaps the initialisation of a library (such as INIT_NCCL), or if it is new
 (the tensor's first operation, or the first with a new shape) and much longer than usual: LONG times
 the median of the same tensor's other operations (of all repeated ones, if the tensor never

@@ -96,14 +96,13 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
             "each other. The tables below show its parts."
         )
     return (
-        f"Verdict: communication takes little of the time. It runs during "
+        f"Verdict: communication is not the main cost. It runs during "
         f"{_share(running, total)}, and ranks wait for each other during {_share(waiting, total)}."
     )
 
 
 def _longest_wait(judged: pd.DataFrame) -> tuple[int, int]:
-    """The longest time in which tensors waited without a gap, us, and the rank that they waited
-    for."""
+    """The longest time in which tensors waited without a gap, us, and for which rank."""
     longest, who, reached, since = 0, -1, -1, 0
     ordered = judged.sort_values("first_ready")
     for first, last, rank in zip(

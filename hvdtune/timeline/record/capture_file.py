@@ -83,8 +83,7 @@ class RawRank:
 
 @dataclass
 class CaptureFile:
-    """The ranks in a file. `finished`: the files were joined in it, and it has events for
-    viewers."""
+    """The ranks in a file. `finished`: it is a joined file with events for viewers."""
 
     path: Path
     ranks: dict[int, RawRank] = field(default_factory=dict)

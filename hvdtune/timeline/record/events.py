@@ -67,8 +67,7 @@ def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def compressed_otherwise(begin: bytes, path: Path) -> TimelineError | None:
-    """The advice for a file with this beginning, if it is compressed with something other than
-    gzip."""
+    """The advice for a file with this beginning, if it is compressed, but not with gzip."""
     for magic, command in _OTHERS_MAGIC.items():
         if begin.startswith(magic):
             return TimelineError(

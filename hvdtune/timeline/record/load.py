@@ -294,8 +294,7 @@ def _mend_references(one: RankRecording) -> None:
 
 
 def _mend_beginning(one: RankRecording) -> None:
-    """Make a recording whose oldest part was dropped begin with a complete batch and its
-    tensors."""
+    """Make a recording without its oldest part begin with a complete batch and its tensors."""
     batches, tensors = one.batches, one.tensors
     numbers, index = np.unique(batches["serial"].astype(np.uint32), return_inverse=True)
     at = np.searchsorted(numbers, tensors["batch"]).clip(max=max(len(numbers) - 1, 0))

@@ -155,8 +155,7 @@ def _merged(was: Play, one: Play, chosen: np.ndarray) -> Play:
 
 
 def _without(program: Program, gone: np.ndarray) -> Program:
-    """The program without these tensors. Its last wait stays, since it may submit something until
-    then."""
+    """Without these tensors. The last wait stays: something may be submitted until then."""
     kept = [(at, needs[~gone[needs]]) for at, needs in program.waits]
     waits = tuple((at, needs) for at, needs in kept[:-1] if len(needs)) + tuple(kept[-1:])
     return Program(np.where(gone, np.inf, program.submit), waits, program.compute)

@@ -305,8 +305,7 @@ def _computing(one: Play, lengths: np.ndarray) -> Play:
 
 
 def _able(one: Play) -> np.ndarray:
-    """[ranks] ns of computing, without the time for which each rank was kept from its CPU, if
-    known."""
+    """[ranks] ns of computing, without the known time for which each lacked its CPU."""
     compute = np.array([p.compute for p in one.programs])
     kept = one.kept if len(one.kept) == len(compute) else 0.0
     able: np.ndarray = compute - np.minimum(kept, compute)

@@ -19,8 +19,7 @@ import numpy as np
 
 from hvdtune.timeline.replay.program import Costs, Play, Program, typical
 
-#: Steps of each stretch that are replayed but not counted, until the ranks are as far apart as
-#: usual.
+#: Steps of each stretch that are not counted: until the ranks are as far apart as usual.
 WARM_UP = 1
 #: If CPUs are scarce: how many trials a step gets before its final replay.
 TRIALS = 2

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def numbers(analysis: Analysis) -> list[schema.RankCpus]:
-    """One row per rank: means over the steps; None for values that were not recorded. Empty if
-    none was."""
+    """One row per rank: means over the steps; None for unrecorded ones. Empty if all are."""
     steps = analysis.found_steps
     if not len(steps):
         return []

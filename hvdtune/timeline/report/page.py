@@ -47,7 +47,7 @@ def page(numbers: schema.Report) -> str:
 
 
 def hero(verdict: schema.Finding) -> str:
-    """The first thing that a reader sees: what is wrong and what to do."""
+    """The verdict: what is wrong and what to do."""
     gain = verdict["gain"]
     kind = "act" if gain >= WORTH_IT else "fine"
     pill = (

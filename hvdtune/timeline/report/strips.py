@@ -95,8 +95,7 @@ def _lanes(
 def _within(
     table: np.ndarray, origin_ns: int, window: tuple[float, float]
 ) -> list[tuple[float, float, int]]:
-    """The records that overlap the window (s from the origin): begin and end, cut to the window,
-    and index."""
+    """The records that overlap the window (s from the origin): begin and end in it, index."""
     begins = (table["begin"] - origin_ns) * 1e-9
     ends = (table["end"] - origin_ns) * 1e-9
     places = np.flatnonzero((ends > window[0]) & (begins < window[1]))

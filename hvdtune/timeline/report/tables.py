@@ -270,7 +270,7 @@ def owners(numbers: schema.Report) -> Table:
 
 
 def value_words(value: Any, name: str = "") -> str:
-    """A setting's value, sizes also in MiB; `-` where there is none."""
+    """A setting's value, sizes also in MiB; `-` if there is none."""
     from hvdtune.settings.knobs import KNOBS
 
     if value is None or value == "":

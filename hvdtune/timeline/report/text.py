@@ -46,8 +46,8 @@ def _about_steps(numbers: schema.Report) -> list[str]:
     one, overlap = numbers["steps"], numbers["overlap"]
     ideal = (
         f"Steps: median {words.seconds(one['median_s'])}, {sentences.spread(one)} for nine of ten; "
-        f"blocked in communication {words.percent(overlap['exposed_share'])}; of communication "
-        f"{words.percent(overlap['overlap_share'])} is hidden. A step takes "
+        f"blocked in communication {words.percent(overlap['exposed_share'])}; "
+        f"{words.percent(overlap['overlap_share'])} of communication is hidden. A step takes "
         f"{words.seconds(overlap['step_s'])} on average; with free communication it would take "
         f"{words.seconds(overlap['ideal_free_communication_s'])}, without late ranks "
         f"{words.seconds(overlap['ideal_no_skew_s'])}."

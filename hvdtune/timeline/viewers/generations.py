@@ -54,7 +54,7 @@ class _Generation(NamedTuple):
 
 
 def write_generations(paths: Sequence[str | Path], out: str | Path) -> str:
-    """Write what viewers show of an elastic job, as one array of events; sentences about it.
+    """Write an elastic job's events for viewers as one array; returns sentences about it.
 
     `paths`: rank 0's files of its generations, in any order. An instant event GENERATION across all
     processes says when each one formed and why; in a long job, each shows its last steps. Raises

@@ -53,8 +53,7 @@ def mode_of(path: Path) -> int:
 
 
 def records_of(path: Path, ranks: Sequence[int]) -> Iterator[str]:
-    """The recorder's events of these ranks in a file, as lines of JSON, without those for
-    viewers."""
+    """The recorder's events of these ranks in a file, as lines of JSON; none for viewers."""
     for line in Lines(path):
         for event in parse(line) or ():
             name = event.get("name")

@@ -57,8 +57,7 @@ def batch_of_tensors(one: RankRecording) -> np.ndarray:
         order = np.argsort(low, kind="stable")
         at = np.searchsorted(low[order], tensors["batch"]).clip(max=len(batches) - 1)
         index = order[at]
-        # A tensor was submitted before its batch began; otherwise this is another batch of that
-        # number.
+        # A batch that began before the submission is another one with the same number.
         right = (low[index] == tensors["batch"]) & (tensors["submitted"] <= batches["begin"][index])
         result[right] = index[right]
     return result
@@ -238,8 +237,7 @@ class RankView:
             self._draw_bar(bar, int(submitted[bar[0]]))
 
     def _draw_bar(self, tensors: list[int], q: int) -> None:
-        """Draw tensors submitted from `q` on, within two bars' length, and their flows to the
-        end."""
+        """Draw tensors submitted within two bars' length from `q` on, with their flows."""
         names = [self.one.names[self.tensors["name"][i]].name for i in tensors]
         label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         lane = LANES["gradients"]
@@ -306,8 +304,7 @@ class RankView:
                 events.counter(self.rank, q, name, f"{float(reading['value']):.9g}")
 
     def _draw_queue(self) -> None:
-        """Draw the tensors and bytes that are submitted and not complete when batches begin or
-        end."""
+        """Draw the tensors and bytes under way whenever a batch begins or ends."""
         sizes = np.array([name.bytes for name in self.one.names] or [0], np.int64)
         submitted = self.tensors["submitted"]
         order = np.argsort(submitted, kind="stable")

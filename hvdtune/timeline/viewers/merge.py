@@ -1,5 +1,4 @@
-"""Joins files of several hosts, and PyTorch's profiles of the same run, into one file on one
-clock."""
+"""Joins several hosts' files, and PyTorch's profiles of the run, into one on one clock."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
 
 
 def write_view(path: str | Path, out: str | Path, steps: tuple[int, int] | None) -> str:
-    """Write only the events for viewers of the steps (first, after the last); a sentence about
-    it."""
+    """Write only the events for viewers of `steps` (first, after the last); a sentence."""
     recording = read_recording(path)
     shown = view(recording, steps)
     write_trace(Path(out), shown.lines)
