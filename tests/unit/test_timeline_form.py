@@ -59,7 +59,7 @@ def checked(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         (f"[,{ARRAY[1:]}", NO_JSON),
         (ARRAY.replace(",\n", ",\n,\n"), NO_JSON),
         (ARRAY.replace(",\n", "\n"), NO_JSON),
-        (ARRAY.replace("20", "NaN"), f"{NO_JSON}: NaN is no number"),
+        (ARRAY.replace("20", "NaN"), f"{NO_JSON}: NaN is not a number"),
         (ARRAY.replace("20", "-Infinity"), NO_JSON),
         (f'{{"a": 1}}{ARRAY}', "Text before the array of events was skipped"),
         (f"GET /t.json {ARRAY}", "Text before the array of events was skipped"),

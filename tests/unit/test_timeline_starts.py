@@ -178,4 +178,4 @@ def test_both_a_start_and_a_late_rank_are_said(tmp_path: Path) -> None:
     said = timeline.report(tmp_path)["verdict"]["sentence"]
     assert "rank 2 holds the others up. It was the last in 100 of 100" in said
     assert "one-time start (NCCL initialisation" in said
-    assert "Nobody is late" not in said
+    assert "No rank is late" not in said

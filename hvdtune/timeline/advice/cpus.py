@@ -143,8 +143,8 @@ def why_late(case: Case, rank: int) -> str:
 
 def explain(case: Case, late: Sequence[int], share: float) -> bool:
     """Whether these ranks are late only because other programs take their host's CPUs: most ranks
-    of the host wait for a CPU, and for no less than `share`, the lateness as a share of the steps.
-    Which of them is last then says nothing about it, and `cpus_taken` reports them."""
+    of the host wait for such a CPU, and these ranks for no less than `share`, their lateness as a
+    share of the steps. Then it means nothing which rank is last, and `cpus_taken` reports them."""
     if not (worst := _worst(case)):
         return False
     place, taken = worst
