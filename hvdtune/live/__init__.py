@@ -1,4 +1,4 @@
-"""Looking at a job while it runs: finding it, asking it, showing and exporting what it says.
+"""Looking at a job while it runs: finding it, asking it, showing and exporting its answers.
 
-Knows `timeline` and `settings`; a job hands itself over.
+Knows `timeline` and `settings`; a job passes itself as an argument.
 """

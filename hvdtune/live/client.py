@@ -1,8 +1,8 @@
 """Finding the running jobs of this user on this host, and asking one of them.
 
 Rank 0 of every job listens at the abstract Unix socket `hvdtune-control/UID/PID/NUMBER`
-(native/transport/control/control_server.h): nothing lies in any file system, and a job that has
-ended is gone from the list. Both sides look at who the other is: jobs and askers of one user only.
+(native/transport/control/control_server.h). It leaves nothing in a file system, and a job that has
+ended is gone from the list. Both sides check that the other one belongs to the same user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LISTENS = 0x10000  # in the flags column of /proc/net/unix
 _PIECE = 64 << 10
 #: Where jobs are looked for.
 WHERE = "on this host (ask where rank 0 runs, and in its container)"
-#: How long a job may take for an answer, seconds: two of them it gives its ranks for their stacks.
+#: How long a job may take to answer, seconds. Its ranks have two of them to send their stacks.
 PATIENCE_S = 10.0
 #: How long an elastic job may have no rank 0, seconds.
 REFORMING_S = 5.0
@@ -42,7 +42,7 @@ class Endpoint:
 def endpoints(table: str = "/proc/net/unix") -> list[Endpoint]:
     """Jobs of all users in this network namespace, ordered by process id of rank 0.
 
-    Raises OSError where the system's table of sockets cannot be read.
+    Raises OSError if the system's table of sockets cannot be read.
     """
     found = set()
     with open(table, encoding="utf-8", errors="replace") as lines:
@@ -52,7 +52,7 @@ def endpoints(table: str = "/proc/net/unix") -> list[Endpoint]:
                 continue
             name = columns[7].strip()[1:]
             parts = name.split("/")
-            # Also the connections to it have its name.
+            # Connections to the socket have its name, too.
             if int(columns[3], 16) & _LISTENS and len(parts) == 4 and parts[2].isdigit():
                 found.add(Endpoint(name, int(parts[1]), int(parts[2])))
     return sorted(found, key=lambda endpoint: endpoint.pid)
@@ -92,28 +92,28 @@ def ask(endpoint: Endpoint, question: str, timeout_s: float = PATIENCE_S) -> str
 
 
 def status(endpoint: Endpoint) -> dict[str, Any]:
-    """What the job says of itself: docs/live.md. Raises as `ask`."""
+    """The job's status, see docs/live.md. Raises as `ask`."""
     found = json.loads(ask(endpoint, "status"))
     assert isinstance(found, dict)
     return found
 
 
 def start_timeline(endpoint: Endpoint, path: str, mark_cycles: bool = False) -> str:
-    """Let the job record to `path`, which counts from this process's folder; what the job says.
+    """Make the job record to `path`, relative to this process's folder. Returns the job's answer.
 
-    Raises as `ask`: ValueError where the job was not started so that it can record.
+    Raises as `ask`: ValueError if the job was started in a way that it cannot record.
     """
     asked = {"path": os.path.abspath(path), "mark_cycles": mark_cycles}
     return ask(endpoint, f"timeline-start {json.dumps(asked)}")
 
 
 def stop_timeline(endpoint: Endpoint) -> str:
-    """End the job's recording; what the job says. Raises as `ask`."""
+    """End the job's recording. Returns the job's answer. Raises as `ask`."""
     return ask(endpoint, "timeline-stop", timeout_s=6 * PATIENCE_S)
 
 
 def jobs() -> list[tuple[Endpoint, dict[str, Any]]]:
-    """This user's running jobs with their status; those that end meanwhile are left out."""
+    """This user's running jobs with their status, without those that end meanwhile."""
     found = []
     for endpoint in endpoints():
         if endpoint.uid != os.getuid():
@@ -121,7 +121,7 @@ def jobs() -> list[tuple[Endpoint, dict[str, Any]]]:
         try:
             found.append((endpoint, status(endpoint)))
         except JobError as error:
-            # One that is stopped is there all the same.
+            # A stopped job is listed as well.
             if "not answered" in str(error):
                 found.append((endpoint, {"job": "", "program": "(does not answer)"}))
         except ValueError:
@@ -130,7 +130,7 @@ def jobs() -> list[tuple[Endpoint, dict[str, Any]]]:
 
 
 def find(job: str | None) -> Endpoint:
-    """The job meant: by its id, the beginning of it, or rank 0's process id; None: the only one.
+    """The job with this id, beginning of an id, or process id of rank 0; None: the only job.
 
     Raises JobError when there is none, ValueError when there are several.
     """
@@ -161,8 +161,8 @@ def find(job: str | None) -> Endpoint:
 def next_generation(endpoint: Endpoint, elastic: str) -> Endpoint | None:
     """Where the elastic job of this name listens now; None if it has ended.
 
-    While the process that was its rank 0 lives, the job may be formed anew; another one has
-    `REFORMING_S` for it.
+    While the process that was its rank 0 lives, the job may be forming again. After that process
+    has ended, another one has `REFORMING_S` to take its place.
     """
     deadline = time.monotonic() + REFORMING_S
     while True:

@@ -1,7 +1,8 @@
-"""What a rank's threads and the CPUs that it may use do, read from the kernel while it records.
+"""Activity of a rank's threads and of the CPUs that it may use, read from the kernel while it
+records.
 
-A thread of its own reads twice a second; a reading takes a fraction of a millisecond. What a kernel
-or a container does not show is left out.
+A thread of its own reads twice a second; a reading takes a fraction of a millisecond. Values that a
+kernel or a container does not show are left out.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ _STOP_S = 2.0
 _TICK = os.sysconf("SC_CLK_TCK")
 #: A thread computes if it has this share of the CPU time of the busiest thread, and of one CPU.
 _BUSY, _SOME = 0.08, 0.01
-#: Programs are told of if they keep so much of a CPU busy: the first so many. Looking for them
-#: takes some 15 us for each process of the host: not more often than every so many readings, and
-#: not where there are more processes than this.
+#: Programs that keep at least this share of a CPU busy are recorded, at most this many. Looking for
+#: them takes some 15 us for each process of the host, so it is done only every few readings, and
+#: not at all if there are more processes than this.
 _WORTH, _TOLD, _EVERY, _MOST_PROCESSES = 0.1, 5, 4, 2000
 
 
 class Reader:
     """Reads what one process's threads have done since the last `read`.
 
-    `proc`, `cgroups`, `cpus`: where the kernel shows it. `of_host`: also what is the same for all
-    ranks of a host.
+    `proc`, `cgroups`, `cpus`: folders in which the kernel shows it. `of_host`: also read what is
+    the same for all ranks of a host.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Reader:
         return found if gone > 0 else {}
 
     def _rate(self, key: str, count: float, gone: float) -> dict[str, float]:
-        """The growth of a count since the last reading, by its counter's name."""
+        """The growth of a count since the last reading, a second, by its counter's name."""
         before = self._last.get(key)
         self._last[key] = count
         if before is None or gone <= 0:
@@ -77,7 +78,7 @@ class Reader:
         return {COUNTERS[key]: max(count - before, 0.0) / gone}
 
     def _own(self, gone: float) -> dict[str, float]:
-        """All threads of this process: by the scheduler's count of each, in ns."""
+        """All threads of this process, from the scheduler's counts for each, in ns."""
         before, self._threads = self._threads, {}
         runs: list[float] = []
         ran = waited = 0
@@ -131,8 +132,8 @@ class Reader:
         return found
 
     def _limit(self, gone: float) -> dict[str, float]:
-        """For which share of the time the control group's limit held its threads back. A count of
-        each CPU's time, so at most as many as there are periods that were cut short."""
+        """The share of the time in which the control group's limit held its threads back. The
+        kernel adds up the time over all CPUs, so the periods that were cut short bound it."""
         held = 0.0
         for number, (file, period) in enumerate(self._limits):
             count = dict(line.split() for line in _text(file).splitlines())
@@ -146,7 +147,7 @@ class Reader:
         return {COUNTERS["throttled"]: min(max(held, 0.0), 1.0)} if self._limits else {}
 
     def _allowed(self, gone: float) -> dict[str, float]:
-        """Those CPUs that this process may use: who keeps them busy."""
+        """The CPUs that this process may use, and how busy they are."""
         own = os.sched_getaffinity(0)
         found = {ALLOWED.format(list=listed(own)): float(len(own))}
         busy = stolen = 0.0
@@ -164,7 +165,7 @@ class Reader:
         return found
 
     def _host(self, gone: float) -> dict[str, float]:
-        """What all ranks of a host would read alike."""
+        """Values that are the same for all ranks of a host."""
         if not self._of_host:
             return {}
         found: dict[str, float] = {}
@@ -182,8 +183,8 @@ class Reader:
         return found
 
     def _busiest(self) -> dict[str, float]:
-        """The programs that keep most CPUs busy, by name and process. As each is told once in so
-        many readings, it counts for all of them."""
+        """The programs that keep most CPUs busy, by name and process. They are read only every
+        `_EVERY` readings; the value is the mean since then."""
         pids = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]
         if len(pids) > _MOST_PROCESSES:
             return {}
@@ -197,7 +198,7 @@ class Reader:
                 values = rest.split()
                 used = (int(values[11]) + int(values[12])) / _TICK
                 self._programs[pid] = used
-                # One that was not there the last time has used all that since.
+                # A program that was not there the last time has used all its time since then.
                 grown.append((used - before.get(pid, 0.0), pid, name))
         if not before or gone <= 0:
             return {}
@@ -214,7 +215,7 @@ def _text(file: Path) -> str:
 
 
 def _threads_set() -> dict[str, float]:
-    """As many as PyTorch was told to compute with; without it OMP_NUM_THREADS, if set."""
+    """The number of threads that PyTorch computes with; without PyTorch OMP_NUM_THREADS, if set."""
     ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
     with contextlib.suppress(Exception):
         count = ask() if ask else int(os.environ["OMP_NUM_THREADS"].split(",")[0])
@@ -223,8 +224,8 @@ def _threads_set() -> dict[str, float]:
 
 
 def _limits(proc: Path, cgroups: Path) -> list[tuple[Path, float]]:
-    """cpu.stat of the own control group and those above it that limit CPUs, with the limit's
-    period in seconds; of both versions of control groups."""
+    """cpu.stat of the process's control group, and of those above it, that limit CPUs, with the
+    limit's period in seconds; for both versions of control groups."""
     found = []
     with contextlib.suppress(OSError):
         for line in _text(proc / "self/cgroup").splitlines():
@@ -244,7 +245,7 @@ def _limits(proc: Path, cgroups: Path) -> list[tuple[Path, float]]:
 
 
 def _period(folder: Path) -> float:
-    """Of the limit of a control group, in seconds; 0 without a limit."""
+    """The period of a control group's limit, in seconds; 0 without a limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = _text(folder / "cpu.max").split()
         return 0.0 if quota == "max" else int(period) / 1e6
@@ -274,7 +275,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """No further counter comes when this returns. Idempotent."""
+        """No further counter is emitted after this returns. Idempotent."""
         self._stop.set()
         self._thread.join(_STOP_S)
 
@@ -282,7 +283,7 @@ class Sampler:
         reader: Reader | None = None
         while not self._stop.is_set():
             if not self._wanted():
-                reader = None  # what was before a recording is none of it
+                reader = None  # time before a recording does not count
             else:
                 reader = reader or Reader(of_host=self._of_host)
                 for name, value in reader.read().items():
@@ -303,7 +304,7 @@ def start(wanted: Callable[[], bool], emit: Emit, *, of_host: bool) -> None:
 
 
 def stop() -> None:
-    """No further reading is emitted when this returns. Idempotent."""
+    """No further reading is emitted after this returns. Idempotent."""
     global _running
     if _running is not None:
         _running.stop()

@@ -1,7 +1,7 @@
 """Rank 0 as a source of metrics: a text file for node_exporter, and a port for Prometheus itself.
 
-Nothing of this is loaded unless it is asked for, and the engine is only asked when somebody
-scrapes, or when the file is due: training pays for neither.
+This is loaded only if the settings ask for it, and reads the engine only when somebody scrapes or
+the file is due, so it costs training nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STOP_S = 2.0
 
 
 class _Collector:
-    """What prometheus_client asks at every scrape."""
+    """The collector that prometheus_client calls at every scrape."""
 
     def __init__(self, status: Callable[[], Status], gpus: Callable[[], Gpus]) -> None:
         self._status = status
@@ -48,10 +48,10 @@ class _Collector:
 class Exporter:
     """Serves and writes a job's metrics until `stop`.
 
-    `status`: the job's status, of docs/live.md; ValueError once it has ended. `gpus`: readings of
-    the GPUs. `file`: replaced as a whole every `interval_s` seconds, or None. `port`: 0 for none;
-    reached at `address`. `warn` is told once what cannot be done. Raises ModuleNotFoundError
-    without prometheus_client.
+    `status`: returns the job's status (docs/live.md); ValueError once it has ended. `gpus`: returns
+    readings of the GPUs. `file`: replaced as a whole every `interval_s` seconds, or None. `port`
+    at `address`: 0 for none. `warn`: called once with each thing that cannot be done. Raises
+    ModuleNotFoundError without prometheus_client.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Exporter:
     ) -> None:
         from prometheus_client import CollectorRegistry
 
-        # A registry of its own: the program may export metrics by the same library.
+        # A registry of its own: the program may export metrics with the same library.
         self._registry: CollectorRegistry = CollectorRegistry()
         self._registry.register(_Collector(status, gpus))
         self._file = file
@@ -86,7 +86,7 @@ class Exporter:
             self._thread.start()
 
     def stop(self) -> None:
-        """Write the file for a last time and end. Idempotent."""
+        """Write the file one last time and end. Idempotent."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
@@ -119,7 +119,7 @@ class Exporter:
         self._write()
 
     def _write(self) -> None:
-        """Replace the file as a whole: whoever reads it sees one reading, never half of one."""
+        """Replace the file as a whole, so that readers never see half a reading."""
         assert self._file is not None
         beside = f"{self._file}.{os.getpid()}.tmp"
         try:

@@ -1,5 +1,4 @@
-"""The host's GPUs, read by NVML: for metrics, for `hvdtune top`, and, while it records, in the
-recording of the rank that this process is."""
+"""The host's GPUs, read with NVML: for metrics, `hvdtune top`, and this rank's recording."""
 
 from __future__ import annotations
 
@@ -14,7 +13,8 @@ _running: nvml.Sampler | None = None
 def start(wanted: Callable[[], bool], emit: nvml.Emit, warn: Callable[[str], None]) -> None:
     """Read the GPUs whenever `wanted()`, four times a second, until `stop`.
 
-    Nothing, and no thread, without the package nvidia-ml-py. What ends the readings is a warning.
+    Without the package nvidia-ml-py it does nothing and starts no thread. An error ends the
+    readings with a warning.
     """
     global _running
     stop()
@@ -23,7 +23,7 @@ def start(wanted: Callable[[], bool], emit: nvml.Emit, warn: Callable[[str], Non
 
 
 def stop() -> None:
-    """No further reading is emitted when this returns. Idempotent."""
+    """No further reading is emitted after this returns. Idempotent."""
     global _running
     if _running is not None:
         _running.stop()
@@ -31,9 +31,9 @@ def stop() -> None:
 
 
 def reader(*, state_only: bool = False) -> Callable[[], Sequence[nvml.Reading]]:
-    """What reads all GPUs of the host, by number; one of nothing where there are none.
+    """A function that reads all GPUs of the host, by number; it returns nothing without GPUs.
 
-    `state_only`: without PCIe and NVLink, at once. A reading that fails is empty.
+    `state_only`: without PCIe and NVLink, which take time to measure. A failed reading is empty.
     """
     try:
         opened = nvml.Reader()

@@ -1,4 +1,4 @@
-"""The metrics of the job that this process is rank 0 of: begun and ended with it."""
+"""The metrics of the job whose rank 0 this process is: they begin and end with the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _running: Exporter | None = None
 
 
 def start(settings: Settings, status: Callable[[], Status], warn: Callable[[str], None]) -> None:
-    """Export what the settings ask for. What cannot be is a warning; training goes on."""
+    """Export what the settings ask for. If that fails, warn; training goes on."""
     global _running
     stop()
     try:

@@ -1,4 +1,4 @@
-"""A job's status as metrics: names, types and help texts, as Prometheus wants them.
+"""A job's status as metrics: names, types and help texts for Prometheus.
 
 docs/metrics-export.md lists them; tests/unit/test_live_metrics.py compares the list with `METRICS`.
 """
@@ -40,11 +40,11 @@ METRICS = (
     Metric("hvdtune_queue_tensors", "gauge", "Tensors submitted by some rank and not done."),
     Metric(
         "hvdtune_rank_late_seconds", "gauge",
-        "What a rank costs a step by coming last, mean of the last 40.", ("rank", "host"),
+        "Time that a rank costs a step by being last, mean of the last 40.", ("rank", "host"),
     ),
     Metric(
         "hvdtune_rank_last_ratio", "gauge",
-        "Share of the last 40 steps in which the rank was the one waited for.", ("rank", "host"),
+        "Share of the last 40 steps in which the others waited most for it.", ("rank", "host"),
     ),
     Metric(
         "hvdtune_straggler", "gauge", "1 for the rank that is named in the log as late, else 0.",
@@ -52,7 +52,7 @@ METRICS = (
     ),
     Metric(
         "hvdtune_host_late_seconds", "gauge",
-        "What a host costs a step by coming last as a whole, mean of the last 40.", ("host",),
+        "Time that a host costs a step by being last as a whole, mean of the last 40.", ("host",),
     ),
     Metric(
         "hvdtune_straggler_host", "gauge",
@@ -106,9 +106,10 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 def readings(
     status: Status, gpus: Sequence[Mapping[str, float]] = ()
 ) -> Iterator[tuple[Metric, list[tuple[Labels, float]]]]:
-    """(metric, [(labels, value)]) of everything that is known.
+    """(metric, [(labels, value)]) for every known value.
 
-    `status`: docs/live.md. `gpus`: one mapping a GPU, by the metric's name without `hvdtune_gpu_`.
+    `status`: see docs/live.md. `gpus`: one mapping per GPU; the keys are the metrics' names without
+    `hvdtune_gpu_`.
     """
     for name, number in _plain(status):
         if number is not None:
@@ -171,7 +172,7 @@ def _of_ranks(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float
 
 
 def _of_hosts(status: Status) -> Iterator[tuple[Metric, list[tuple[Labels, float]]]]:
-    """Containers may have one name, and then are one host here: the latest of them counts."""
+    """Containers with the same name are one host here: the latest of them counts."""
     late: dict[str, float] = {}
     named: dict[str, float] = {}
     for number, one in enumerate(status["hosts"]):

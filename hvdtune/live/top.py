@@ -1,6 +1,6 @@
-"""Following a job: on a terminal in place, elsewhere one block of text a reading.
+"""Following a job: in place on a terminal, elsewhere one block of text per reading.
 
-The GPUs are read by this process: a job is asked on rank 0's host, whose GPUs these are.
+This process reads the GPUs itself: it runs on rank 0's host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def once(endpoint: client.Endpoint) -> str:
 
 
 class _Job:
-    """A job, an elastic one through all its generations, and the GPUs beside it."""
+    """A job (an elastic one through all its generations) and the GPUs of its host."""
 
     def __init__(self, endpoint: client.Endpoint) -> None:
         self._endpoint = endpoint
@@ -39,7 +39,7 @@ class _Job:
 
 
 def follow(endpoint: client.Endpoint, interval_s: float) -> None:
-    """Show the job until it ends. A reading that does not come in time is shown as such."""
+    """Show the job until it ends or no longer answers."""
     if sys.stdout.isatty():
         _follow_in_place(_Job(endpoint), interval_s)
     else:

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _SHOWN_RANKS = 8
-#: A rank is called the slowest if equal ranks would cost as much with less probability.
+#: A rank is named as the slowest if equal ranks would cost as much with at most this probability.
 CHANCE = 1e-3
 
 
 def time_text(seconds: float) -> str:
-    """A duration in the unit that suits it: 1.2 ms, 3.4 s, 5 min, 2 h 03 min."""
+    """A duration in a suitable unit: 1.2 ms, 3.4 s, 5 min, 2 h 03 min."""
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 100:
@@ -28,7 +28,7 @@ def time_text(seconds: float) -> str:
 
 
 def title(status: Status) -> str:
-    """Who it is: program, ranks, process, job."""
+    """The job's identity: program, ranks, process, job."""
     size = status.get("size", len(status["ranks"]))
     ranks = "1 rank" if size == 1 else f"{size} ranks"
     return (
@@ -128,8 +128,8 @@ def frame(status: Status, before: Status | None = None) -> Group:
 def _steps(status: Status) -> str:
     if status["step_s"] is None:
         return (
-            f"{status['steps']} seen so far; one is seen when a tensor comes again by way of the "
-            "coordinator"
+            f"{status['steps']} seen so far; a step is seen when the coordinator gets a tensor "
+            "again"
         )
     return (
         f"{1 / status['step_s']:.2f} steps/s, {status['steps']} so far, the last "
@@ -148,14 +148,14 @@ def _step(status: Status) -> str:
 
 
 def _start(status: Status) -> str:
-    """What took long once; "" if nothing did. An engine of an earlier version does not tell."""
+    """The one-time starts; "" if there were none, or if an earlier version's engine ran."""
     parts = []
     first, once = status.get("start_s"), status.get("one_time_s") or 0.0
     if status["steps"] and first is not None:
         parts.append(f"the first step ended after {time_text(first)}")
     if once > 0:
         parts.append(f"{time_text(once)} once in the last steps")
-    return f"{', '.join(parts)}; counted in no rate and for no rank" if parts else ""
+    return f"{', '.join(parts)}; not counted in rates and ranks' costs" if parts else ""
 
 
 def _exposed(status: Status) -> str:
@@ -170,7 +170,7 @@ def _rate(status: Status, before: Status | None) -> str:
         rate = (status["bytes"] - before["bytes"]) / (status["uptime_s"] - before["uptime_s"])
     elif status["step_s"]:
         rate = status["step_bytes"] / status["step_s"]
-    else:  # the start is no time at which bytes could have gone
+    else:  # no bytes could be sent during the start
         return f"{words.size(status['bytes'])} reduced on each rank so far"
     return f"{words.bandwidth(rate)} reduced on each rank, {words.size(status['bytes'])} so far"
 
@@ -187,7 +187,8 @@ def _queue(status: Status) -> str:
 
 
 def _slowest(status: Status) -> str:
-    """Who holds the others up, by the log's rule; else who costs most, if that is not by chance."""
+    """The rank or host that holds the others up by the log's rule; else the one that costs most, if
+    that is not by chance."""
     if not status["steps"]:
         return "not known yet"
     hosts = [(one, _host_name(status, host)) for host, one in enumerate(status["hosts"])]
@@ -201,14 +202,14 @@ def _slowest(status: Status) -> str:
         return "; ".join(f"{name} holds the others up: it {_cost(one)}" for one, name in named)
     one, name = max([*ranks, *hosts], key=lambda pair: float(pair[0]["late_s"]))
     if one["late_s"] <= 0:
-        return "none: nobody waits for a rank"
-    # An engine of an earlier version does not tell the chance.
+        return "none: no rank waits for another"
+    # Engines of earlier versions do not report the chance.
     if one.get("chance", 0.0) < CHANCE:
         return f"{name} {_cost(one)}"
     waited, share = (sum(rank[key] for rank, _ in ranks) for key in ("late_s", "share"))
     return (
-        f"no rank in particular: {time_text(waited)} of a step ({share:.0%}) is waiting for "
-        "whichever is last"
+        f"no rank in particular: ranks wait {time_text(waited)} of a step ({share:.0%}) for the "
+        "last one"
     )
 
 
@@ -230,7 +231,7 @@ def _host_name(status: Status, host: int) -> str:
 
 
 def _late_ranks(status: Status) -> list[int]:
-    """Those that are named in the log as late, or whose host is."""
+    """The ranks that the log names as late, or whose host it names."""
     host = status["straggler_host"]
     ranks = [] if host is None else list(status["hosts"][host]["ranks"])
     return ranks if status["straggler"] is None else [*ranks, status["straggler"]]
@@ -246,7 +247,7 @@ def _stalls(status: Status) -> str:
 
 
 def _gpus(readings: Sequence[Mapping[str, float]]) -> str:
-    """How busy they are and, behind a semicolon each, what is wrong with some of them."""
+    """How busy the GPUs are and, after semicolons, what is wrong with some of them."""
     count = len(readings)
     parts = [f"{count} GPU{'s' if count > 1 else ''}"]
     busy = [one["utilization_ratio"] for one in readings if "utilization_ratio" in one]

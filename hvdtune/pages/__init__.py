@@ -1,6 +1,6 @@
 """The skeleton of hvdtune's HTML pages: one file with everything in it, which needs no network.
 
-A page is a list of pieces of HTML, which functions here make. Figures are plotly's; `@name` in one
+A page is a list of pieces of HTML, made by the functions here. Figures are plotly's; `@name` in one
 is the variable `--name` of page.css, so figures follow the page from light to dark. Knows nothing
 else of hvdtune.
 """
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent
-#: Nothing may be fetched, not even by a mistake of ours.
+#: The browser must not fetch anything, not even because of a mistake here.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
 _TOO_OLD = (
     "The pictures need a browser with JavaScript (Chrome 80, Firefox 113, Safari 16.4 or later). "
-    "The tables and sentences hold the same numbers."
+    "The tables and sentences have the same numbers."
 )
 
 
@@ -65,9 +65,9 @@ def figure(
 ) -> str:
     """A picture with its heading and what it says.
 
-    spec: `data` and `layout` as plotly.js takes them, colours also as `@name`
+    spec: `data` and `layout` for plotly.js, colours also as `@name`
     height: px
-    says: what a reader should see in it, in a sentence; read out in place of the picture
+    says: what a reader should see in it, in a sentence; screen readers read it out
     about: how to read it
     legend: (text, colour's name) pairs, set above the picture
     after: HTML below the picture, such as a table with its numbers
@@ -117,11 +117,11 @@ def table(
     summary: str = "",
     folds: str = "always",
 ) -> str:
-    """A table that scrolls sideways by itself where the screen is narrow.
+    """A table that scrolls sideways on its own if the screen is narrow.
 
-    words: columns that hold words, which are set to the left; others are numbers
+    words: columns that contain words, which are aligned left; the others are numbers
     marked: rows that are marked
-    summary, folds: if given, the table is folded away behind these words; see folded()
+    summary, folds: if given, the table is folded away under these words; see folded()
     """
     head_cells = "".join(
         f'<th scope="col"{_words(column, words)}>{escape(name)}</th>'
@@ -143,7 +143,7 @@ def table(
 
 
 def folded(summary: str, content: str, folds: str = "always") -> str:
-    """HTML behind words that open it. `folds`: "always", or "narrow": where the screen is."""
+    """HTML folded under words that open it. `folds`: "always", or "narrow": on narrow screens."""
     kind = ' class="folds-if-narrow" open' if folds == "narrow" else ""
     return f"<details{kind}><summary>{escape(summary)}</summary>{content}</details>"
 
@@ -154,7 +154,7 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A few figures side by side: what, and how much. A number is not parted from its unit."""
+    """A few figures side by side: what, and how much. A number stays beside its unit."""
     tiles = "".join(
         f"<div><dt>{escape(what)}</dt><dd>{escape(much).replace(' ', '&nbsp;')}</dd></div>"
         for what, much in pairs
@@ -184,7 +184,7 @@ def _text(name: str) -> str:
 
 @cache
 def _style() -> str:
-    """The dark colours apply twice: where the system is dark, and where the reader chose so."""
+    """The dark colours apply in two cases: the system is dark, or the reader chose dark."""
     dark = _text("dark.css").strip()
     return (
         f"{_text('page.css')}\n@media (prefers-color-scheme: dark) "

@@ -72,7 +72,7 @@
     if (window.Plotly) document.querySelectorAll(".plot[data-drawn]").forEach(draw);
   }
 
-  // Long tables are open in the page, so that they are there without scripts, too.
+  // Long tables are open in the page, so that they can be read without scripts.
   if (narrow()) {
     document.querySelectorAll("details.folds-if-narrow").forEach((one) => { one.open = false; });
   }

@@ -1,4 +1,4 @@
-"""From recordings to what they mean: for notebooks and programs, and for `hvdtune report`.
+"""Answers from recordings: for notebooks and programs, and for `hvdtune report`.
 
 `read` opens a job's recording, whose answers are DataFrames:
 
@@ -8,8 +8,8 @@
     job.findings()
     job.waterfall().groupby("rank").mean()
 
-`document` gives all of a report's numbers as one JSON document; `text` and `page` show them.
-Formulas and columns are in docs/metrics.md. Files are read here, and nowhere else.
+`document` returns all of a report's numbers as one JSON document; `text` and `page` show them.
+Formulas and columns are in docs/metrics.md. No other module of the report reads files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Job:
         return self.analysis.waterfall.copy()
 
     def stragglers(self) -> pd.DataFrame:
-        """A row for each rank, or host, that holds the others up: since when, and what it costs."""
+        """A row for each rank that holds the others up: from which step on, and what it costs."""
         return self.analysis.stragglers.copy()
 
     def batches(self) -> pd.DataFrame:
@@ -80,7 +80,7 @@ class Job:
 
     def findings(self) -> pd.DataFrame:
         """A row for each finding, in the order of the report: kind, sentence, action, and the
-        shares of the steps' time that it may save: gain, at_least, at_most."""
+        shares of the steps' time that acting on it may save: gain, at_least, at_most."""
         import pandas as pd
 
         from hvdtune.timeline.advice.verdict import findings
@@ -94,20 +94,22 @@ class Job:
 
 
 def read(*paths: str | Path) -> Job:
-    """The job whose recording lies in these files; one is joined by the other ranks' beside it.
+    """The job recorded in these files. If one file is given, the other ranks' files beside it are
+    read too.
 
-    Raises TimelineError (a ValueError) for files that are no recording of hvdtune's or do not
-    belong together, OSError for one that cannot be read.
+    Raises TimelineError (a ValueError) for files that are not a recording made by hvdtune or do
+    not belong together, and OSError for a file that cannot be read.
     """
     return Job(open_recording(paths))
 
 
 def document(paths: Sequence[str | Path]) -> schema.Report | schema.HorovodReport:
-    """The report about one job, whose recording lies in these files, as a JSON document.
+    """The report about the job recorded in these files, as a JSON document.
 
-    One file of hvdtune's is joined by the other ranks' files beside it. Horovod's own timeline
-    gives a limited report (`kind` "horovod"). Raises TimelineError (a ValueError) for files that
-    are no timeline or do not belong together, OSError for one that cannot be read.
+    If one file made by hvdtune is given, the other ranks' files beside it are read too. Horovod's
+    own timeline gives a limited report (`kind` "horovod"). Raises TimelineError (a ValueError) for
+    files that are not timelines or do not belong together, and OSError for a file that cannot be
+    read.
     """
     if len(paths) == 1 and not is_capture(paths[0]):
         from hvdtune.timeline.horovod import report
@@ -128,8 +130,8 @@ def open_recording(paths: Sequence[str | Path]) -> Recording:
     for path in paths:
         if not is_capture(path):
             raise TimelineError(
-                f"{path} is no recording of hvdtune: only these can be taken together or compared, "
-                "not timelines in Horovod's layout, nor what was made for trace viewers"
+                f"{path} is not a recording made by hvdtune: only such recordings can be combined "
+                "or compared, not timelines in Horovod's layout or files made for trace viewers"
             )
     recording = read_files(paths) if len(paths) > 1 else read_recording(paths[0])
     recording.source = ", ".join(map(str, paths))

@@ -2,9 +2,9 @@
 (Comparison), key by key.
 
 A name ends in its unit: `_s` seconds, `_ms` and `_us` thousandths and millionths of them, `_gbps`
-10⁹ bytes a second, `_share` a part of 1; `bytes` are bytes. Where nothing else is said, times of
-moments count from the begin of the recording, steps have the program's numbers, and None is what
-is not known. docs/metrics.md has the formulas.
+10⁹ bytes a second, `_share` a part of 1; `bytes` are bytes. Unless something else is said, points
+in time count from the start of the recording, steps have the program's numbers, and None means
+unknown. docs/metrics.md has the formulas.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Literal, TypedDict
 class Finding(TypedDict):
     """One cause of lost time. The verdict is the first of them."""
 
-    kind: str  # stable word for programs
-    sentence: str  # what is the case
-    action: str  # what to do; "" if nothing is to do
-    gain: float  # expected share of the recorded steps' time saved
+    kind: str  # a fixed name for programs
+    sentence: str  # what is wrong
+    action: str  # what to do; "" if there is nothing to do
+    gain: float  # share of the recorded steps' time that the action is expected to save
     interval: list[float]  # the least and the most of it
-    evidence: dict[str, float | str | None]  # the numbers behind it: each kind has others
+    evidence: dict[str, float | str | None]  # the numbers behind it; the keys depend on the kind
 
 
 # ---- hvdtune report ------------------------------------------------------------------------------
 
 
 class Job(TypedDict):
-    """Who recorded, where and when."""
+    """The recorded job: its ranks, hosts, versions and start."""
 
     id: str
     ranks: int  # of the job
@@ -37,11 +37,11 @@ class Job(TypedDict):
     framework: str  # "torch 2.13.0", "mxnet 1.9.1"; "" for others
     cpus: int | None  # that the ranks of the first host may use together
     started_wall_us: int  # since the epoch
-    complete: bool  # all recordings have ended in order
+    complete: bool  # all recordings are complete
 
 
 class Share(TypedDict):
-    """What one cause takes of the mean step."""
+    """How much of the mean step one cause takes."""
 
     kind: str
     title: str
@@ -59,18 +59,18 @@ class Accounting(TypedDict):
 
 
 class StartStep(TypedDict):
-    """A step that took long once."""
+    """A step that took long because something started."""
 
     step: int
     begin_s: float
     seconds: float
-    last_rank: int  # who came last in it; -1: not known
+    last_rank: int  # the rank that was last in it; -1: unknown
     late_s: float  # by how much
     reason: str  # "first steps" or "new tensors"
 
 
 class Start(TypedDict):
-    """What took long once, which no other number contains."""
+    """One-time starts. No other number contains them."""
 
     seconds: float
     sentence: str
@@ -78,13 +78,13 @@ class Start(TypedDict):
 
 
 class StepCount(TypedDict):
-    """All that is said of steps where there are none."""
+    """All that is said of steps if there are none."""
 
     count: int
 
 
 class Steps(StepCount, total=False):
-    """How long steps take: of each step the median over ranks. Without steps only their count."""
+    """How long steps take, each as the median over ranks. Without steps only `count`."""
 
     first: int
     last: int
@@ -92,7 +92,7 @@ class Steps(StepCount, total=False):
     p5_s: float
     p95_s: float
     mean_s: float
-    wall_s: float  # from the begin of the first to the end of the last, without one-time starts
+    wall_s: float  # from the start of the first to the end of the last, without one-time starts
     per_second: float | None
 
 
@@ -110,7 +110,7 @@ class Bar(TypedDict):
     step_s: float
     exposed_s: float  # the framework is blocked
     communication_s: float  # operations run
-    overlapped_s: float  # of that, the framework computes meanwhile
+    overlapped_s: float  # part of communication_s in which the framework computes
     parts_s: dict[str, float]  # part → seconds; they sum to the step
 
 
@@ -156,22 +156,22 @@ class Phases(TypedDict):
 
 
 class Overlap(TypedDict):
-    """How much communication is hidden, and what a step could take; None without steps."""
+    """How much communication is hidden, and how short a step could be; None without steps."""
 
-    overlap_share: float | None  # of communication, is hidden
-    exposed_share: float | None  # of the step, the framework is blocked
+    overlap_share: float | None  # share of communication that is hidden
+    exposed_share: float | None  # share of the step in which the framework is blocked
     step_s: float | None  # the mean
     ideal_free_communication_s: float | None
     ideal_no_skew_s: float | None
 
 
 class Lateness(TypedDict):
-    """Rank × step."""
+    """How late each rank was in each step."""
 
     ranks: list[list[int]]  # the first and last rank of each row
     steps: list[list[int]]  # the first and last step of each column
     late_ms: list[list[float]]  # by row and column
-    most_ms: float  # nearly all cells have less
+    most_ms: float  # nearly all cells are below this
     typical_ms: dict[str, float]  # rank → median
 
 
@@ -183,7 +183,7 @@ class Straggler(TypedDict):
     kind: str  # "persistent", "transient", "recurring" or ""
     steps_last_share: float  # of the steps that it held up
     caused_s: float  # what it cost all others together
-    delay_s: float  # what the job would be shorter by
+    delay_s: float  # how much shorter the job would be without it
     typical_late_s: float  # the median in the steps of the interval that it held up
     from_step: int  # the interval; -1: no step
     to_step: int
@@ -206,18 +206,18 @@ class RankCpus(TypedDict):
     pages_from_disk_per_s: float | None
     page_faults_per_s: float | None
     swapped_bytes: float | None
-    held_back_share: float | None  # of the time, by a limit
+    held_back_share: float | None  # share of the time in which a limit holds it back
     cpus_busy: float | None  # of those that it may use
     cpus_stolen: float | None
     clock_hz: float | None
     cpu_pressure_share: float | None
     memory_pressure_share: float | None
     cpus_of_others: float | None  # used by other processes
-    allowed_cpus: str  # "0-3,8"; "" if not known
+    allowed_cpus: str  # "0-3,8"; "" if unknown
 
 
 Lane = Literal["compute", "blocked", "communication"]
-#: [begin, end] in ms since the step began, of single batches also what they were.
+#: [begin, end] in ms since the step began; single batches also have a description.
 Span = list[float | str]
 
 
@@ -236,18 +236,18 @@ class Strip(TypedDict):
     kind: str  # "typical" or "bad"
     step: int
     duration_s: float  # the median of the ranks
-    length_ms: float  # from the first rank's begin to the last one's end
+    length_ms: float  # from the first rank's start to the last one's end
     left_out: int  # ranks not drawn
     ranks: list[Lanes]
 
 
 class Fusion(TypedDict):
-    """What was sent together; medians over the batches of the steps."""
+    """How tensors were fused; medians over the batches of the steps."""
 
     batches_per_step: float | None  # the mean
     tensors_per_batch: float | None
     bytes_per_batch: float | None
-    fill: float | None  # share of the threshold; None also where fusion is off
+    fill: float | None  # share of the threshold; None also if fusion is off
     threshold_bytes: float | None  # in force at the end
     cycle_time_s: float | None  # the same
     tail_s: float | None  # from the last submission of a step to the end of its last batch
@@ -261,7 +261,7 @@ class Size(TypedDict):
     """Batches of one operation, number of ranks and size."""
 
     op: str
-    ranks: int  # 0: not known
+    ranks: int  # 0: unknown
     bytes_from: int  # up to twice as many
     count: int
     bytes: float  # the median
@@ -270,7 +270,7 @@ class Size(TypedDict):
     p99_s: float
     algbw_gbps: float
     total_s: float
-    busbw_gbps: float | None  # None where ranks are not known, too few, or no data moves
+    busbw_gbps: float | None  # None if ranks are unknown or too few, or no data moves
     peak_share: float | None  # of the measured peak, else of the best size
 
 
@@ -286,7 +286,7 @@ class Roof(TypedDict):
     """Where the roofline ends."""
 
     peak_gbps: float | None
-    measured: bool  # else it is the best batch's
+    measured: bool  # otherwise the peak is the best batch's
 
 
 class Tensor(TypedDict):
@@ -299,25 +299,25 @@ class Tensor(TypedDict):
     bytes: int
     count: int
     latency_s: float  # the median from submission to result
-    wait_s: float  # of that, until its batch begins
-    last_share: float  # of the steps in which it is submitted last
-    alone_share: float  # of its batches, without another tensor
+    wait_s: float  # part of latency_s: until its batch begins
+    last_share: float  # share of the steps in which it is submitted last
+    alone_share: float  # share of its batches that contain no other tensor
 
 
 class Owner(TypedDict):
-    """Operations that one call of the program makes again and again; numbers are of a step."""
+    """Operations that one call of the program repeats; the numbers are per step."""
 
     call: str
     name: str
     process_set: int
     count: float
     bytes: float
-    steps: float  # share of the steps in which it comes
-    blocked_s: float  # a rank that takes part
-    late_s: float  # of that, for ranks that came late
+    steps: float  # share of the steps that contain it
+    blocked_s: float  # per participating rank
+    late_s: float  # part of blocked_s: waiting for late ranks
     alone: bool  # the program waits for each before it submits anything else
-    phase: str  # when it comes; "" where there are no gradients
-    site: str  # the line that calls it, where it has no name: a sample
+    phase: str  # when it runs; "" if there are no gradients
+    site: str  # the line that calls it, if it has no name: a sample
 
 
 class Stall(TypedDict):
@@ -325,13 +325,13 @@ class Stall(TypedDict):
 
     time_s: float
     step: int  # -1: outside of whole steps
-    rank: int  # -1: not known
+    rank: int  # -1: unknown
     seconds: float
     text: str  # what the stall check reported
 
 
 class TuningMark(TypedDict):
-    """What the tuner did, or that settings changed."""
+    """An action of the tuner, or a change of settings."""
 
     time_s: float
     step: int  # -1: outside of whole steps
@@ -341,7 +341,7 @@ class TuningMark(TypedDict):
 
 
 class Setting(TypedDict):
-    """A setting; its values are as its owner writes them."""
+    """A setting; its values are written as its variable's."""
 
     name: str  # of its variable
     value: object  # in force at the end
@@ -352,7 +352,7 @@ class Setting(TypedDict):
 
 
 class Series(TypedDict):
-    """The step time over the run: of every few steps the median, least and most of the ranks."""
+    """The step time over the run: for every few steps the ranks' median, lowest and highest."""
 
     step: list[int]
     median_ms: list[float]
@@ -361,7 +361,7 @@ class Series(TypedDict):
 
 
 class Event(TypedDict):
-    """What happened in a step."""
+    """An event in a step."""
 
     kind: str  # "tuner", "stall" or "straggler"
     step: int
@@ -374,13 +374,13 @@ class Quality(TypedDict):
 
     ranks_recorded: int
     ranks_missing: list[int]
-    incomplete_ranks: list[int]  # their recording has no end
-    cut_off: dict[str, str]  # rank → when and why its recording could not go on
+    incomplete_ranks: list[int]  # their recordings have no end
+    cut_off: dict[str, str]  # rank → when and why its recording stopped early
     dropped: dict[str, int]  # stream → records lost
-    clock_bound_s: float  # clocks of the ranks agree within it
-    skew_below_clock_bound: bool  # typical lateness is less than that
+    clock_bound_s: float  # the ranks' clocks agree within this time
+    skew_below_clock_bound: bool  # typical lateness is less than clock_bound_s
     steps_from: str  # how steps were found: "marks", "names", "sizes" or "none"
-    steps_ignored: int  # not whole on all ranks
+    steps_ignored: int  # not complete on all ranks
     records: int
     recording_overhead_share: float  # of the time, at most
     problems: list[str]
@@ -396,7 +396,7 @@ class Report(TypedDict):
     verdict: Finding
     findings: list[Finding]  # the best first
     accounting: Accounting | None  # None without steps
-    start: Start | None  # None if nothing took long once
+    start: Start | None  # None without one-time starts
     steps: Steps
     waterfall: Waterfall
     phases: Phases | None  # None without marks of phases
@@ -424,16 +424,16 @@ class Report(TypedDict):
 
 
 class HorovodStartPart(TypedDict):
-    """Something that took long once."""
+    """A one-time start."""
 
     begin_us: int
     seconds: float
-    waited_s: float  # of that, ranks waited for each other
+    waited_s: float  # part of seconds in which ranks waited for each other
     reasons: list[str]
 
 
 class HorovodStart(TypedDict):
-    """What took long once, which no other number contains."""
+    """One-time starts. No other number contains them."""
 
     seconds: float
     waited_s: float
@@ -446,9 +446,9 @@ class LateRank(TypedDict):
 
     rank: int
     operations: int  # with ticks of this rank and another
-    last: int  # of these, its tick is the last
+    last: int  # of these, those in which its tick is the last
     last_share: float
-    charged_us: int  # the waits for it, added up
+    charged_us: int  # the sum of the waits for it
     wall_us: int  # time in which any tensor waited for it
     share: float  # of the recorded time
     median_late_us: float
@@ -482,14 +482,14 @@ class TensorTime(TypedDict):
 
 
 class HorovodReport(TypedDict):
-    """What one rank's ticks and spans tell."""
+    """The limited report, from one rank's ticks and spans."""
 
     document: int
     kind: Literal["horovod"]
     source: str
     verdict: Finding
     findings: list[Finding]
-    missing: list[str]  # sentences: what the file does not tell
+    missing: list[str]  # sentences about what the file does not contain
     summary: str  # the text of `hvdtune timeline summary`
     duration_s: float
     start: HorovodStart | None
@@ -513,7 +513,7 @@ class Run(TypedDict):
 
 
 class Change(TypedDict):
-    """What became of the step time, by one statistic."""
+    """How the step time changed, by one statistic."""
 
     a_s: float
     b_s: float
@@ -522,11 +522,11 @@ class Change(TypedDict):
     change: float  # 1 − b/a: more than 0 is faster
     low: float | None  # its 95 % interval; None with too few steps
     high: float | None
-    significant: bool  # the interval does not hold 0
+    significant: bool  # the interval does not contain 0
 
 
 class PartChange(TypedDict):
-    """What a part of the step takes."""
+    """How long a part of the step takes in each run."""
 
     name: str
     title: str
@@ -536,18 +536,18 @@ class PartChange(TypedDict):
 
 
 class CauseChange(TypedDict):
-    """What a cause takes of the mean step."""
+    """How much of the mean step a cause takes in each run."""
 
     title: str
     kind: str
-    ranks: list[int]  # who is waited for
+    ranks: list[int]  # the ranks that the others wait for
     a_s: float
     b_s: float
     saved_s: float
 
 
 class BandwidthChange(TypedDict):
-    """Bus bandwidth of an operation and size that both have."""
+    """Bus bandwidth of an operation and size that both runs have."""
 
     op: str
     ranks: int
@@ -574,7 +574,7 @@ class Comparison(TypedDict):
     kind: Literal["diff"]
     a: Run
     b: Run
-    notes: list[str]  # what else differs
+    notes: list[str]  # other differences
     step: Change  # medians
     mean_step: Change
     parts: list[PartChange]  # of typical steps, the largest change first

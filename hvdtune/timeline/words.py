@@ -12,7 +12,7 @@ def known(value: float | None) -> bool:
 
 
 def seconds(value: float | None) -> str:
-    """A time in s: `2.50 s`, `31.4 ms`, `7.2 µs`; `-` if it is not known."""
+    """A time in s: `2.50 s`, `31.4 ms`, `7.2 µs`; `-` if it is unknown."""
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
@@ -34,14 +34,14 @@ def milliseconds(value: float | None) -> str:
 
 
 def digits(value: float | None) -> str:
-    """Three digits that count: `0.0123`, `1.23`, `12.3`, `1234`."""
+    """Three significant digits: `0.0123`, `1.23`, `12.3`, `1234`."""
     if value is None or not math.isfinite(value):
         return "-"
     if value == 0:
         return "0"
     if abs(value) >= 1e5:
         return f"{value:.3g}"
-    value = float(f"{value:.3g}") if abs(value) < 1000 else value  # 0.9999 has one digit before
+    value = float(f"{value:.3g}") if abs(value) < 1000 else value  # 0.9999 becomes 1.00
     places = max(0, 2 - math.floor(math.log10(abs(value)) + 1e-9))
     return f"{value:.{min(places, 6)}f}"
 
@@ -54,8 +54,8 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of 1: `12.3 %`, from 10 % on without a decimal; `under 0.1 %`, and what is as little
-    below 0, as only rounding makes it, `0 %`."""
+    """A share of 1: `12.3 %`, from 10 % on without a decimal; `under 0.1 %`. A share just below 0
+    is a rounding error: `0 %`."""
     if share is None or not math.isfinite(share):
         return "-"
     value = 100 * share
@@ -73,8 +73,8 @@ def percent_between(low: float, high: float) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes, in powers of 1024: `512 B`, `64 KiB`, `97.5 MiB`. What is so many bytes large is
-    always told so; only bandwidths count in powers of 1000 (`bandwidth`)."""
+    """Bytes, in powers of 1024: `512 B`, `64 KiB`, `97.5 MiB`. All sizes are written this way; only
+    bandwidths use powers of 1000 (`bandwidth`)."""
     if count is None or not math.isfinite(count):
         return "-"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -85,7 +85,7 @@ def size(count: float | None) -> str:
 
 
 def bandwidth(rate: float | None) -> str:
-    """Bytes a second, in powers of 1000 as nccl-tests has it: `3.21 GB/s`, `12.5 MB/s`."""
+    """Bytes a second, in powers of 1000 as in nccl-tests: `3.21 GB/s`, `12.5 MB/s`."""
     if rate is None or not math.isfinite(rate):
         return "-"
     for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
@@ -101,7 +101,7 @@ def number(count: int, thing: str, plural: str = "") -> str:
 
 
 def grouped(count: int) -> str:
-    """12 345, with a space that does not break."""
+    """`12 345`, with a non-breaking space."""
     return f"{count:,}".replace(",", "\u202f")
 
 
@@ -127,6 +127,6 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def shortened(name: str, most: int = 60) -> str:
-    """One line; what is too long loses its begin, where names of tensors are alike."""
+    """One line. Long text loses its beginning, which tensors' names often have in common."""
     printable = "".join(c if c.isprintable() else "?" for c in name)
     return printable if len(printable) <= most else "…" + printable[1 - most :]

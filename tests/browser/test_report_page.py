@@ -279,7 +279,7 @@ def test_without_scripts_the_numbers_are_still_there(browser: Any, pages: dict[s
     page = context.new_page()
     page.goto(pages["late"].as_uri())
     assert page.locator(".sentence").is_visible()
-    assert page.get_by_text("The tables and sentences hold the same numbers").first.is_visible()
+    assert page.get_by_text("The tables and sentences have the same numbers").first.is_visible()
     page.locator("#waterfall summary").click()
     assert page.locator("#waterfall table").is_visible()
     assert page.locator("details.folds-if-narrow table").is_visible()

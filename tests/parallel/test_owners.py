@@ -64,4 +64,4 @@ def test_ranks_that_are_late_by_an_operation_of_their_own_are_not_blamed(
     assert f"averages table{busy} of process set {1 + busy} (ranks {who})" in first.sentence
     assert f"meanwhile ranks {others} wait for ranks {who}" in first.sentence
     assert first.interval[0] > 0
-    assert f"Ranks {who} are late by an operation" in lateness(numbers_of(analysis, found))
+    assert f"Ranks {who} are late because of an operation" in lateness(numbers_of(analysis, found))

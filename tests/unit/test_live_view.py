@@ -38,19 +38,19 @@ def test_what_is_not_known_yet_is_said():
 
 def test_what_takes_long_once_is_shown_as_a_start():
     shown = view.text(sample_status())
-    assert "start    the first step ended after 12.5 s; counted in no rate" in shown
+    assert "start    the first step ended after 12.5 s; not counted in rates" in shown
     again = view.text(sample_status(one_time_s=4.0))
-    assert "after 12.5 s, 4.0 s once in the last steps; counted in no rate" in again
+    assert "after 12.5 s, 4.0 s once in the last steps; not counted in rates" in again
     earlier = sample_status()
     del earlier["start_s"], earlier["one_time_s"]
-    assert "counted in no rate" not in view.text(earlier)
+    assert "not counted in rates" not in view.text(earlier)
 
 
 def test_no_rate_is_made_of_the_start():
     shown = view.text(sample_status(steps=0, step_s=None, start_s=None, bytes=10_000_000))
     assert "9.54 MiB reduced on each rank so far" in shown
     assert "MB/s" not in shown
-    assert "counted in no rate" not in shown
+    assert "not counted in rates" not in shown
 
 
 def test_the_rate_is_that_since_the_reading_before():
@@ -79,7 +79,7 @@ def test_a_host_that_is_late_as_a_whole_is_shown():
     assert "host a (ranks 0, 1) holds the others up: it costs 50.0 ms a step" in named
     assert "; rank 1 (a, pid 4712) holds the others up: it costs 30.0 ms a step" in named
     nobody = view.text(sample_status(hosts=[], lateness=[{**late, "late_s": 0.0}] * 3))
-    assert "none: nobody waits for a rank" in nobody
+    assert "none: no rank waits for another" in nobody
 
 
 @pytest.mark.parametrize(("chance", "named"), [(0.8, False), (0.01, False), (1e-5, True)])
@@ -88,7 +88,7 @@ def test_what_chance_explains_is_nobodys(chance: float, named: bool):
     for one in status["lateness"]:
         one["chance"] = chance
     shown = dict(view.rows(status))["slowest"]
-    nobody = "no rank in particular: 31.0 ms of a step (12%) is waiting for whichever is last"
+    nobody = "no rank in particular: ranks wait 31.0 ms of a step (12%) for the last one"
     assert shown == ("rank 1 (a, pid 4712) costs 30.0 ms a step (12%), last in 80% of the steps"
                      if named else nobody)  # fmt: skip
 

@@ -296,7 +296,9 @@ def test_the_bus_bandwidth_of_a_process_set_needs_its_members():
     assert row["ranks"] == 0
     assert np.isnan(row["busbw_gbps"])
     shown = api.text(document.numbers_of(analysis, findings(analysis)))
-    assert "the recording does not say who is in that process set" in " ".join(shown.split())
+    assert "the recording does not say which ranks are in that process set" in " ".join(
+        shown.split()
+    )
 
 
 def test_a_process_set_whose_number_is_used_again_has_other_members():

@@ -67,7 +67,7 @@ def test_mistakes_get_one_sentence(
     assert str(path) in capsys.readouterr().err
     shutil.copy(__file__, path)
     assert main(["timeline", verb, str(path)]) == 2
-    assert "is no timeline" in capsys.readouterr().err
+    assert "is not a timeline" in capsys.readouterr().err
 
 
 RECORDED = ["a/t.json"]
@@ -90,7 +90,7 @@ RECORDED = ["a/t.json"]
         (["report", "empty"], 2, "a folder: give rank 0's file in it, such as empty/t.json"),
         (["diff", *RECORDED, "a"], 2, "a is a folder: give rank 0's file in it, such as a/t.json"),
         (["diff", *RECORDED, "none.json"], 1, "none.json: No such file or directory."),
-        (["diff", *RECORDED, "h.json"], 2, "h.json is no recording of hvdtune: only these can be"),
+        (["diff", *RECORDED, "h.json"], 2, "h.json is not a recording made by hvdtune: only such"),
         (["timeline", "view", *RECORDED, "-o", *RECORDED], 2, "would replace an input file"),
         (
             ["timeline", "view", *RECORDED, "-o", "a"],

@@ -213,7 +213,7 @@ def test_cpus_that_other_programs_have_are_told_with_what_they_cost(count, taken
         assert found is None
         return
     assert found is not None
-    assert "host0 wait for a CPU during 50 % of the step" in found.sentence
+    assert "host0 are ready to compute but wait for a CPU during 50 % of the step" in found.sentence
     assert found.gain == pytest.approx(0.5, rel=0.2)
     assert found.evidence["cpus"] == count
 

@@ -80,7 +80,7 @@ def test_where_two_runs_were_recorded_to_is_no_difference() -> None:
     assert names == ["HOROVOD_CYCLE_TIME", "HVDTUNE_SPIN_US"]
     del runs[1].ranks[3]
     notes = comparison.compare(*map(analyse, runs))["notes"]
-    assert notes == ["of a 4 ranks are recorded, of b 3: times are of these only."]
+    assert notes == ["a has recordings of 4 ranks, b of 3: the times cover only these."]
 
 
 def test_a_slow_stretch_shows_in_the_mean_only() -> None:
@@ -96,7 +96,7 @@ def test_two_seeds_of_one_job_do_not_differ() -> None:
     runs = [analyse(recording(replace(job, seed=seed))) for seed in (1, 2)]
     numbers = comparison.compare(*runs)
     assert not numbers["step"]["significant"]
-    assert numbers["verdict"].startswith("No difference can be told: b takes ")
+    assert numbers["verdict"].startswith("The runs do not differ measurably: b takes ")
     assert "The settings are the same." in comparison_text.text(numbers)
 
 
@@ -130,7 +130,9 @@ def test_too_few_steps_give_no_interval() -> None:
     runs = [analyse(recording(Job(steps=5, forward=one))) for one in (0.01, 0.02)]
     numbers = comparison.compare(*runs)
     assert numbers["step"]["low"] is None
-    assert numbers["verdict"].startswith("There are too few steps to tell (4 and 4; at least 8")
+    assert numbers["verdict"].startswith(
+        "There are too few steps to tell (4 and 4; each run needs at least 8"
+    )
     json.dumps(numbers, allow_nan=False)
 
 
@@ -184,8 +186,8 @@ def test_mistakes_get_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
     horovods = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
     for b, status, words in (
         (tmp_path / "gone.json", 1, "No such file"),
-        (horovods, 2, "is no recording of hvdtune"),
-        (none, 2, "(b) holds no training step"),
+        (horovods, 2, "is not a recording made by hvdtune"),
+        (none, 2, "(b) contains no training step"),
     ):
         assert main(["diff", str(good), str(b)]) == status
         shown = capsys.readouterr()

@@ -219,7 +219,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([str(tmp_path / "no.json")]) == 1
     (tmp_path / "t.json").write_text("[]")
     assert main([str(tmp_path / "t.json")]) == 1
-    assert "is no recording of hvdtune" in capsys.readouterr().err
+    assert "is not a recording made by hvdtune" in capsys.readouterr().err
     path = write_capture(JOB, tmp_path)
     module = subprocess.run(
         [sys.executable, "-m", "hvdtune.timeline.viewers.finish", str(path)],

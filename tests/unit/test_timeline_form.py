@@ -35,7 +35,7 @@ END = '{"ph":"E","ts":20,"pid":1}'
 EVENTS = [json.loads(one) for one in (NAME, BEGIN, END)]
 ARRAY = f"[{NAME},\n{BEGIN},\n{END}]"
 
-NO_JSON = "The file is no valid JSON"
+NO_JSON = "The file is not valid JSON"
 CUT_OFF = "The file is cut off"
 GOES_ON = "what follows it was not read"
 NO_ARRAY = "events without an array around them"
@@ -59,14 +59,14 @@ def checked(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         (f"[,{ARRAY[1:]}", NO_JSON),
         (ARRAY.replace(",\n", ",\n,\n"), NO_JSON),
         (ARRAY.replace(",\n", "\n"), NO_JSON),
-        (ARRAY.replace("20", "NaN"), f"{NO_JSON}: NaN is no number"),
+        (ARRAY.replace("20", "NaN"), f"{NO_JSON}: NaN is not a number"),
         (ARRAY.replace("20", "-Infinity"), NO_JSON),
-        (f'{{"a": 1}}{ARRAY}', "What is before the array of events was passed over"),
-        (f"GET /t.json {ARRAY}", "What is before the array of events was passed over"),
+        (f'{{"a": 1}}{ARRAY}', "Text before the array of events was skipped"),
+        (f"GET /t.json {ARRAY}", "Text before the array of events was skipped"),
         (f'{{"traceEvents": {ARRAY}}}{{"traceEvents": {ARRAY}}}', NO_JSON),
         (f'{{"traceEvents": {ARRAY}, }}', NO_JSON),
         (f"[{ARRAY}, {NAME}]", "1 elements of the array are no events"),
-        (ARRAY.replace(BEGIN, f"[[{BEGIN}"), "1 pieces of the file are no JSON"),
+        (ARRAY.replace(BEGIN, f"[[{BEGIN}"), "1 pieces of the file are not JSON"),
         (ARRAY[:-1], CUT_OFF),
         (ARRAY[:-2], CUT_OFF),
         (f"{ARRAY[:-1]},\n", "or of an older Horovod"),
@@ -148,7 +148,7 @@ def test_other_compressions_are_named(
         assert main([*words, str(path)]) == 2
         shown = capsys.readouterr().err
         assert shown.count("\n") == 1
-        assert f"{path} is compressed, and not by gzip: unpack it first (`{command}" in shown
+        assert f"{path} is compressed, but not with gzip: unpack it first (`{command}" in shown
     with pytest.raises(TimelineError):
         read_recording(path)
 
@@ -194,7 +194,7 @@ def test_records_that_are_missing_are_counted(
     write_lines(path, [line for line in lines if line not in lost])
     status, shown = checked(path, capsys)
     assert status == 1
-    assert f"{count} records of {stream} that were written to the file are missing in it" in shown
+    assert f"{count} records of {stream} that were written to the file are missing from it" in shown
     recording = read_recording(path)
     assert recording.ranks[0].dropped == {stream: count}
     quality = analyse(recording).quality
@@ -237,7 +237,7 @@ def test_names_that_are_missing_are_counted(tmp_path: Path) -> None:
     lines[at] = event("hvdtune_names", 0, {"names": names})
     write_lines(tmp_path / "t.json", lines)
     one = read_recording(tmp_path / "t.json").ranks[0]
-    assert one.problems == ["1 names that were written to the file are missing in it."]
+    assert one.problems == ["1 names that were written to the file are missing from it."]
 
 
 def test_files_without_numbers_are_read(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_recording_that_was_cut_off_says_when_and_why(
     quality = analyse(read_recording(path)).quality
     assert quality.incomplete_ranks == ()
     assert "the disk was full" in quality.cut_off["0"]
-    assert "was cut off, of rank 0" in api.text(api.document([path]))
+    assert "was cut off (rank 0:" in api.text(api.document([path]))
 
 
 def test_horovods_layout_that_was_cut_off_says_why(
@@ -285,7 +285,7 @@ def test_horovods_layout_that_was_cut_off_says_why(
     path.write_text(f"{ARRAY[:-1]},{event('hvdtune_cut_off', 0, FULL)}]")
     status, shown = checked(path, capsys)
     assert status == 1
-    assert "cut off behind what is here: the disk was full" in shown
+    assert "cut off after the last event here: the disk was full" in shown
 
 
 def twice(text: str) -> str:
@@ -305,7 +305,7 @@ def twice(text: str) -> str:
         (lambda text: text.replace(",\n", "\n", 1), "a comma between two events is missing"),
         (lambda text: text.replace(",\n", ",,\n", 1), "a comma is where an event should be"),
         (lambda text: "{}" + text, "something is before the array"),
-        (lambda text: text.replace(",\n", ",\nnonsense,\n", 1), "a piece is no JSON"),
+        (lambda text: text.replace(",\n", ",\nnonsense,\n", 1), "a piece is not JSON"),
     ],
 )
 def test_the_form_of_a_recording(

@@ -129,11 +129,11 @@ def test_more_work_moves_and_a_pause_vanishes(seconds):
     [moves] = told(more, STRAGGLER)
     assert moves.gain == pytest.approx(true_gain(more, shared(job, seconds)), rel=0.2)
     assert moves.evidence["gain_if_removed"] > 1.5 * moves.evidence["gain_if_moved"]
-    assert "even shares give" in moves.action
+    assert "equal shares save" in moves.action
     pause = replace(job, late=(Late(1, seconds),))
     [vanishes] = told(pause, STRAGGLER)
     assert vanishes.gain == pytest.approx(true_gain(pause, job), rel=0.2)
-    assert "even shares give" not in vanishes.action
+    assert "equal shares save" not in vanishes.action
 
 
 def test_where_an_excess_lies_is_not_seen_when_all_is_submitted_at_once():

@@ -143,12 +143,12 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
     with pytest.raises(TimelineError, match=r"rank 0 is in .* give each rank once"):
         merge([first / "t.json", copy], out)
     copy.write_text('[{"ph":"X","name":"a","ts":1,"dur":1,"pid":1}]')
-    with pytest.raises(TimelineError, match="neither a recording of hvdtune nor a profile"):
+    with pytest.raises(TimelineError, match="neither a recording made by hvdtune nor a profile"):
         merge([first / "t.json", copy], out)
     copy.write_text(json.dumps(profile(0, 20_000)))
     with pytest.raises(TimelineError, match="there is nothing to join"):
         merge([copy], out)
-    with pytest.raises(TimelineError, match="give it with -o"):
+    with pytest.raises(TimelineError, match="name it with -o"):
         merge([first / "t.json", other])
     assert not out.exists()
 
@@ -230,7 +230,7 @@ def test_profiles_that_are_cut_off_or_none(tmp_path: Path) -> None:
     with pytest.raises(TimelineError, match="does not say what its times count from"):
         read_kineto(path)
     path.write_text('{"baseTimeNanoseconds": 5, "traceEvents": []}')
-    with pytest.raises(TimelineError, match="no event that has a time"):
+    with pytest.raises(TimelineError, match="no event with a time"):
         read_kineto(path)
 
 

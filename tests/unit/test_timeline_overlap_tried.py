@@ -41,12 +41,13 @@ def of_overlap(found: list[Finding]) -> Finding | None:
     [
         (
             ["overlap: being tried since step 15: only 14 % of the CPUs are used", KEPT],
-            "hvdtune tried overlapping by itself in steps 15 to 46: 9.1 % faster, and has kept it.",
+            "hvdtune tried overlapping on its own in steps 15 to 46: 9.1 % faster, "
+            "and has kept it.",
             "Nothing to do;",
         ),
         (
             ["overlap: being tried since step 15: only 14 % of the CPUs are used"],
-            "hvdtune tries overlapping by itself (being tried since step 15: only 14 %",
+            "hvdtune tries overlapping on its own (being tried since step 15: only 14 %",
             "Train longer:",
         ),
         (
@@ -89,5 +90,5 @@ def test_where_nothing_stands_out_it_is_told_too():
 @pytest.mark.parametrize("text", ["Autotuner: Warming up", "kept the defaults", ""])
 def test_other_marks_are_not_taken_for_it(text):
     for one in verdict(replace(EXPOSED, overlap=True), text):
-        assert "by itself" not in one.sentence
-        assert "by itself" not in one.action
+        assert "on its own" not in one.sentence
+        assert "on its own" not in one.action

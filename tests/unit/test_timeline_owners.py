@@ -277,8 +277,8 @@ USES = {"optimizer": "DistributedOptimizer", "groups": False, "compression": "",
     [
         (None, "", "Use hvd.DistributedOptimizer"),
         (USES, "off", "HVDTUNE_OVERLAP=on"),
-        (USES, "on", "Leave a CPU to each rank"),
-        ({**USES, "groups": True}, "on", "A group's gradients travel when the last"),
+        (USES, "on", "Leave each rank a CPU"),
+        ({**USES, "groups": True}, "on", "A group's gradients are sent when the last"),
     ],
 )
 def test_advice_about_overlap_is_something_the_program_does_not_do_yet(program, setting, advice):

@@ -264,7 +264,7 @@ def test_a_job_that_starts_over_counts_its_batches_anew():
 
 
 def test_no_recording_is_an_error_that_says_so():
-    with pytest.raises(ValueError, match=r"t\.json holds no rank's recording"):
+    with pytest.raises(ValueError, match=r"t\.json has no rank's recording"):
         analyse(Recording("t.json"))
 
 

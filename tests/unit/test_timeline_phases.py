@@ -206,7 +206,7 @@ def test_what_is_handed_to_a_device_is_not_judged_by_the_time_that_handing_over_
 @pytest.mark.parametrize(
     ("phase", "said", "do"),
     [
-        ("input", "Its input comes 30 ms later than the others'.", "its share of the data"),
+        ("input", "Its input arrives 30 ms later than the others'.", "its share of the data"),
         ("before", "It spends 30 ms more than the others before the forward", "load ahead"),
         ("forward", "Its forward pass takes 30", "longer sequences"),
         ("backward", "Its backward pass takes 30 ms longer", "longer sequences"),

@@ -113,7 +113,7 @@ def test_names_that_horovod_did_not_escape(tmp_path: Path) -> None:
     )
     trace = read_trace(path)
     assert [(span.name, span.duration) for span in trace.spans] == [("ALLREDUCE", 3)]
-    assert trace.problems == ["1 pieces of the file are no JSON and were skipped."]
+    assert trace.problems == ["1 pieces of the file are not JSON and were skipped."]
     assert trace.spans[0].tensor == "row 1"
 
 
@@ -158,7 +158,7 @@ def test_foreign_values_do_no_harm(tmp_path: Path) -> None:
         (b'{"a": 1}', "no array of events"),
         (b"hello", "no array of events"),
         (b"[hello", "no event can be read"),
-        (b"[" * 100_000, "is no timeline"),
+        (b"[" * 100_000, "is not a timeline"),
         (b"\x1f\x8bnonsense", "is damaged"),
     ],
 )

@@ -224,7 +224,7 @@ def test_only_some_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "t.rank3.json").unlink()
     assert main(["report", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Ranks 1, 3 of 4 are missing" in text
+    assert "No recording of ranks 1, 3 (of 4) was found" in text
     assert "hvdtune timeline merge" in text
 
 
@@ -235,7 +235,7 @@ def test_a_recording_that_still_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
         file.write_text("".join(lines[: len(lines) // 2]).rstrip(",\n") + "\n]")
     assert main(["report", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "The recording of ranks 0, 1 has not ended in order: the job is still running" in text
+    assert "The recording of ranks 0, 1 is incomplete: the job is still running" in text
     assert "Ranks 0, 1: the recording has no end" in text
     assert text.count("has no end") == 1
     assert "steps in" in text
@@ -295,10 +295,10 @@ def test_horovods_own_timeline_gives_a_limited_report(
     [
         (["gone.json"], 1, "gone.json: No such file or directory."),
         (["empty.json"], 2, "empty.json is empty: nothing was recorded"),
-        (["text.json"], 2, "text.json is no timeline"),
-        (["kineto.json"], 2, "holds no operation of hvdtune or Horovod"),
+        (["text.json"], 2, "text.json is not a timeline"),
+        (["kineto.json"], 2, "contains no operation of hvdtune or Horovod"),
         (["view.json"], 2, "view.json shows some steps of a recording in trace viewers"),
-        (["t.json", "kineto.json"], 2, "kineto.json is no recording of hvdtune"),
+        (["t.json", "kineto.json"], 2, "kineto.json is not a recording made by hvdtune"),
         (["t.json", "t.json"], 2, "rank 0 is in"),
         (["t.json", "other.json"], 2, "they do not belong together"),
         (["t.json", "-o", "t.json"], 2, "--output t.json would replace an input file"),
@@ -433,7 +433,7 @@ def test_a_notebook_gets_data_frames(tmp_path: Path, late: dict[str, Any]) -> No
 
 
 def test_a_notebook_is_told_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(api.TimelineError, match="no recording of hvdtune"):
+    with pytest.raises(api.TimelineError, match="not a recording made by hvdtune"):
         api.read(HOROVOD)
     with pytest.raises(api.TimelineError, match="no file was given"):
         api.read()

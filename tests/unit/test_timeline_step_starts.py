@@ -63,7 +63,7 @@ def test_the_first_step_is_told_and_blamed_on_nobody() -> None:
     assert [one["step"] for one in start["steps"]] == [1]
     assert start["steps"][0]["last_rank"] == 2
     assert start["sentence"].startswith("One-time start: the first step ended 3.2")
-    assert "(rank 2 came last, by 3.2" in start["sentence"]
+    assert "(rank 2 was last, by 3.2" in start["sentence"]
     assert "Not counted" in start["sentence"]
     check_blames(numbers, set())
     assert numbers["steps"]["count"] == 29
@@ -100,7 +100,7 @@ def test_new_tensors_in_the_middle() -> None:
     numbers = report_of(recorded)
     assert [one["step"] for one in numbers["start"]["steps"]] == [15]
     assert numbers["start"]["steps"][0]["reason"] == "new tensors"
-    assert "step 15, with tensors that are new in it, took 4" in numbers["start"]["sentence"]
+    assert "step 15, which has new tensors, took 4" in numbers["start"]["sentence"]
     check_blames(numbers, set())
     assert numbers["steps"]["wall_s"] < 2
     assert 15 not in set(np.ravel(numbers["lateness"]["steps"]).tolist())
@@ -148,4 +148,4 @@ def test_a_recording_from_the_middle_of_a_job_has_no_start() -> None:
 
 def test_that_the_first_step_is_never_counted_is_said() -> None:
     text = " ".join(report_text.text(report_of(recording(JOB))).split())
-    assert "the first is not counted: nothing marks its begin" in text
+    assert "The first step is not counted: nothing marks its beginning" in text

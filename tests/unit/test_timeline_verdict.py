@@ -81,7 +81,7 @@ def test_noise_around_a_slow_stretch_neither_lengthens_it_nor_makes_it_mild():
 def test_one_long_step_is_not_told_as_an_interval():
     job = Job(ranks=2, steps=40, late=(Late(1, 0.200, 20, 20),))
     [found] = [one for one in verdict(job) if one.kind == "transient straggler"]
-    assert "in step 20, by 200 ms; " in found.sentence
+    assert "in step 20, by 200 ms, but " in found.sentence
 
 
 @pytest.mark.parametrize("name", KINDS)

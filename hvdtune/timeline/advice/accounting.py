@@ -1,5 +1,5 @@
-"""One accounting of the mean step that closes: computing, what each finding costs, communication
-that is not hidden, and what has no cause. Every second counts once; docs/metrics.md says for what.
+"""One accounting that sums to the mean step: computing, the cost of each finding, communication
+that is not hidden, and time without a cause. Every second counts once; docs/metrics.md says where.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMPUTING, COMMUNICATION, NO_CAUSE = "computing", "communication not hidden", "no cause found"
 #: Parts of the waterfall in which operations are agreed on, wait for their turn, or run.
 OPERATIONS = PARTS[PARTS.index("negotiation_s") : PARTS.index("other_s")]
-#: These findings are about communication; what they cost is a part of it.
+#: These findings are about communication: their cost is taken from it.
 _OF_TRAFFIC = ("fusion", "cycle time", "huge tensor", "no overlap", "small tensors", "cache",
                "metrics one by one", "orders differ")  # fmt: skip
 #: Advice that helps nearly every job names no cause.
@@ -33,8 +33,8 @@ _OF_A_RANK = ("persistent straggler", "transient straggler", "recurring straggle
 
 @dataclass(frozen=True)
 class Share:
-    """What one cause takes of the mean step. finding: its place in the findings; -1 if it is none.
-    ranks: who was waited for, of findings about ranks."""
+    """How much of the mean step one cause takes. finding: its index in the findings; -1 if it is
+    none. ranks: for findings about ranks, those that the others waited for."""
 
     kind: str
     title: str
@@ -47,12 +47,12 @@ def shares(
     analysis: Analysis, findings: Sequence[Finding], only: Iterable[int] | None = None
 ) -> list[Share]:
     """The mean step (mean over steps and recorded ranks, s) in parts that sum to it: computing
-    first, then what the findings cost, the most first, then communication, then what has no cause.
-    `only`: numbers of the steps to take. Empty if there is none.
+    first, then the findings' costs, the largest first, then communication, then time without a
+    cause. `only`: numbers of the steps to use. Empty if there is none.
 
-    A finding about ranks has the time for which the others wait for them, mean over these others.
-    All other waiting for late ranks is the mean over all ranks. Any other finding has its expected
-    gain, as far as its kind of time is not another's already. The rest of the step is computing.
+    A finding about ranks gets the time for which the others wait for them, mean over these others.
+    All other waiting for late ranks is the mean over all ranks. Any other finding gets its expected
+    gain, unless another finding already has that time. The rest of the step is computing.
     """
     table = analysis.waterfall
     open_ = _Open(analysis, table["step"].unique() if only is None else only)
@@ -95,11 +95,11 @@ class _Open:
 
     @property
     def waiting(self) -> float:
-        """For late ranks that no finding names."""
+        """The time spent waiting for late ranks that no finding names yet."""
         return float(self.caused.sum()) / max(self.steps.sum() * len(self.recorded), 1)
 
     def waited_for(self, ranks: tuple[int, ...], steps: np.ndarray) -> float:
-        """Takes what the others waited for these ranks in these steps ([S] bool)."""
+        """Takes the time that the others waited for these ranks in these steps ([S] bool)."""
         rows = np.isin(self.ranks, ranks)
         cells = rows[:, None] & steps[None, :]
         others = len([rank for rank in self.recorded if rank not in ranks])
@@ -107,18 +107,18 @@ class _Open:
         total = float(self.caused[cells].sum())
         if not total or not others:
             return 0.0
-        # Late ranks wait for each other, too: no more than what one that waits for all of them has.
+        # Late ranks wait for each other, too: a rank that waits for all of them has the most.
         most = float(np.where(self.steps, self.delay, 0.0)[cells].sum())
         self.caused = np.where(cells, 0.0, self.caused)
         freed = before - self.waiting
-        # Beyond the mean over all ranks: what the late ones computed longer.
+        # The time beyond the mean over all ranks is what the late ones computed longer.
         longer = min(total / others, most) / float(self.steps.sum()) - freed
         longer = min(max(longer, 0.0), max(self.computing, 0.0))
         self.computing -= longer
         return freed + longer
 
     def take(self, seconds: float, pools: Iterable[str]) -> float:
-        """Takes up to so much from the pools, in their order."""
+        """Takes up to that many seconds from the pools, in their order."""
         taken = 0.0
         for pool in pools:
             have = self.waiting if pool == "waiting" else float(getattr(self, pool))
@@ -132,7 +132,7 @@ class _Open:
 
 
 def _claim(open_: _Open, one: Finding) -> Share:
-    """What the finding costs; it is no longer open then."""
+    """The finding's share, taken from the open time."""
     ranks = ranks_of(one)
     wanted = one.gain * open_.step
     endless = one.kind == "stalled rank" and "step" not in one.evidence
@@ -153,8 +153,8 @@ def _claim(open_: _Open, one: Finding) -> Share:
         return Share(one.kind, f"{one.kind} ({words.ranks(ranks)})", seconds, ranks=ranks)
     else:
         pools = ["computing", "waiting", "communication"]
-    # Of computing a lack of CPUs has no more than what is recorded of it; the rest of its gain is
-    # waiting of others.
+    # A lack of CPUs takes no more of the computing than was recorded; the rest of its gain is
+    # other ranks' waiting.
     kept = one.evidence.get("waiting_share")
     if isinstance(kept, float):
         first = open_.take(min(wanted, kept * open_.step), ["computing"])
@@ -164,12 +164,12 @@ def _claim(open_: _Open, one: Finding) -> Share:
 
 
 def _and(text: str) -> str:
-    """`ranks 1, 3`, as a list has it, in a list of its own: `ranks 1 and 3`."""
+    """`ranks 1, 3` without the comma, for use within a list: `ranks 1 and 3`."""
     return " and ".join(text.rsplit(", ", 1))
 
 
 def ranks_of(one: Finding) -> tuple[int, ...]:
-    """Whom a finding is about, by its evidence; () if by none."""
+    """The ranks that a finding is about, from its evidence; () if it is about none."""
     if "ranks" in one.evidence:
         text = str(one.evidence["ranks"])
         parts = [part.strip() for part in text.split(",")]
@@ -179,7 +179,7 @@ def ranks_of(one: Finding) -> tuple[int, ...]:
 
 
 def _steps_of(open_: _Open, one: Finding, ranks: tuple[int, ...]) -> np.ndarray:
-    """[S] bool: in which steps these ranks are late, as the finding says."""
+    """[S] bool: the steps in which these ranks are late according to the finding."""
     if one.kind == "transient straggler":
         first, final = (float(one.evidence[name]) for name in ("from_step", "to_step"))
         return (open_.numbers >= first) & (open_.numbers <= final)
@@ -191,7 +191,7 @@ def _steps_of(open_: _Open, one: Finding, ranks: tuple[int, ...]) -> np.ndarray:
 
 
 def numbers(analysis: Analysis, findings: Sequence[Finding]) -> schema.Accounting | None:
-    """For a document. None if there is no step."""
+    """The accounting for a document. None if there is no step."""
     found = shares(analysis, findings)
     if not found:
         return None
@@ -213,8 +213,8 @@ def numbers(analysis: Analysis, findings: Sequence[Finding]) -> schema.Accountin
 
 
 def sentence(found: Sequence[Share]) -> str:
-    """`Of 54.2 ms a step: 31.0 ms computing, 14.1 ms waiting for rank 1, …`: what is told sums to
-    the step, to the last digit."""
+    """`Of 54.2 ms a step: 31.0 ms computing, 14.1 ms waiting for rank 1, …`. The numbers sum to the
+    step, to the last digit."""
     step = sum(one.seconds for one in found)
     unit, name = (1.0, "s") if step >= 1 else (1e-3, "ms") if step >= 1e-3 else (1e-6, "µs")
     digits = 2 if step / unit < 10 else 1
@@ -239,5 +239,5 @@ def _rounded(values: Sequence[float]) -> list[int]:
 
 
 def largest(found: Sequence[Share]) -> Share:
-    """The part that takes most."""
+    """The largest part."""
     return max(found, key=lambda one: one.seconds)

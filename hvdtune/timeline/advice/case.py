@@ -1,4 +1,4 @@
-"""What the causes of lost time are judged by: the analysis and a sample of its usual steps."""
+"""The context in which causes of lost time are judged."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from hvdtune.timeline.analysis.owners import Family
 
 MIB = 1 << 20
-#: Steps that take longer than so many median steps say nothing about the usual ones.
+#: Steps that take longer than this many median steps are not usual steps.
 OUTLIER = 3
-#: So many long pauses of other ranks make a stall the longest of many.
+#: If there are this many long pauses of other ranks, a stall is just the longest of many pauses.
 TAIL = 3
 
 
 @dataclass
 class Case:
-    """What the causes are judged by: the analysis and a sample of its usual steps."""
+    """The context of all causes: the analysis and a sample of its usual steps."""
 
     analysis: Analysis
     costs: changes.Costs
     threshold: float  # bytes
     cycle: float  # ns
-    #: What was found to help the usual steps: (gain, change).
+    #: Changes that help the usual steps, as found so far: (gain, change).
     fixes: list[tuple[float, changes.Change]] = field(default_factory=list)
-    #: Of these, better settings; None if there are none.
+    #: The change to better settings; None if none are better.
     better_settings: tuple[float, changes.Change] | None = None
 
     @classmethod
     def of(cls, analysis: Analysis) -> Case:
-        """With the settings in force at the end; Horovod's defaults where they are not recorded."""
+        """A case with the settings in force at the end; Horovod's defaults if unknown."""
         by_epoch = settings_by_epoch(analysis.recording)
         last = by_epoch[max(by_epoch)]
         threshold, cycle = number(last, THRESHOLD), number(last, CYCLE)
@@ -71,13 +71,12 @@ class Case:
 
     @cached_property
     def load(self) -> Load:
-        """What the CPUs have to do."""
+        """The work of the CPUs."""
         return load(self.analysis)
 
     @cached_property
     def threads(self) -> dict[int, Threads]:
-        """What was read of each rank's threads and CPUs during the steps; ranks without are not
-        there."""
+        """The readings of ranks' threads and CPUs during the steps, for ranks that have any."""
         steps = self.analysis.found_steps
         begin = min(int(own.min()) for own in steps.begin.values())
         end = max(int(own.max()) for own in steps.end.values())
@@ -85,15 +84,16 @@ class Case:
 
     @cached_property
     def uses_torch(self) -> bool:
-        """All ranks use PyTorch's face, as far as recorded: advice may name what only it has."""
+        """Whether all recorded ranks use PyTorch: then advice may name its features."""
         ranks = self.analysis.recording.ranks.values()
         return all("torch" in one.identity.framework for one in ranks)
 
     @cached_property
     def program(self) -> dict[str, Any]:
-        """What the program said last of how it reduces gradients (torch/optimizer/description.py).
+        """The program's last description of how it reduces gradients
+        (torch/optimizer/description.py).
 
-        {} if nothing: it has no DistributedOptimizer, or an earlier version recorded.
+        {} if there is none: it has no DistributedOptimizer, or an earlier version recorded it.
         """
         for one in self.analysis.recording.ranks.values():
             marks = one.marks[one.marks["kind"] == int(Mark.PROGRAM)]
@@ -106,24 +106,24 @@ class Case:
 
     @cached_property
     def gradients(self) -> tuple[int, ...]:
-        """Names (ids of the reference rank) of gradients."""
+        """The gradients' names (ids of the reference rank)."""
         return tuple(at for one in self.analysis.owners if one.gradients for at in one.names)
 
     @cached_property
     def durations(self) -> np.ndarray:
-        """[S] s, mean over the ranks."""
+        """[S] s, each step's duration, mean over the ranks."""
         steps = self.analysis.found_steps
         return np.mean([steps.end[r] - steps.begin[r] for r in steps.end], axis=0) / 1e9
 
     @cached_property
     def computing(self) -> dict[int, np.ndarray]:
-        """Rank → [S] s that it computes in each step."""
+        """Rank → [S] s for which it computes in each step."""
         table = self.analysis.waterfall
         return {int(rank): own["compute_s"].to_numpy() for rank, own in table.groupby("rank")}
 
     @cached_property
     def communicating(self) -> np.ndarray:
-        """[S] s, mean over the ranks: blocked, but not because a rank is late."""
+        """[S] s for which ranks are blocked, but not by a late rank; mean over the ranks."""
         table = self.analysis.waterfall
         return (table["exposed_s"] - table["skew_wait_s"]).groupby(table["step"]).mean().to_numpy()
 
@@ -134,8 +134,8 @@ class Case:
 
     @cached_property
     def drifting(self) -> tuple[int, ...]:
-        """Ranks that hold the others up because they compute longer and longer: that explains half
-        of their delay at least. They are told as that."""
+        """Ranks that hold the others up because they compute longer and longer, which explains at
+        least half of their delay. They are reported as a drift."""
         found = self.change
         if found is None or found.course.kind != "drift" or found.everywhere:
             return ()
@@ -147,15 +147,15 @@ class Case:
         return found.ranks if explained else ()
 
     def members(self, one: Family) -> list[int]:
-        """The ranks of an operation's process set: as last listed, else those that waited in it."""
+        """The ranks of an operation's process set: its last list, or else those that waited."""
         ranks = self.analysis.recording.ranks.values()
         every = [of for rank in ranks for of in rank.sets if of.process_set == one.process_set]
         return sorted(every[-1].ranks if every else one.busy)
 
     @cached_property
     def elsewhere(self) -> dict[int, float]:
-        """Rank → s a step that it is busy with operations of process sets which other ranks are not
-        in, beyond the rank that is so the least."""
+        """Rank → s a step for which it is busy with operations of process sets that do not include
+        all ranks, less the same of the least busy rank."""
         busy = dict.fromkeys(self.analysis.joint.views, 0.0)
         size = self.analysis.recording.size
         for one in self.analysis.owners:
@@ -166,20 +166,20 @@ class Case:
         return {rank: seconds - least for rank, seconds in busy.items()}
 
     def delay_by(self, ranks: Sequence[int]) -> float:
-        """How long these ranks hold a step up, s, in the mean."""
+        """How long these ranks hold a step up on average, s."""
         table = self.analysis.lateness
         own = table[table["rank"].isin(ranks)]
         return float(own.groupby("step")["delay_s"].max().mean()) if len(own) else 0.0
 
     def late_by_operations(self, ranks: Sequence[int]) -> bool:
-        """What these ranks do in operations without the others explains half of their delay at
-        least. They are told as the operations."""
+        """Whether these ranks' operations without the others explain at least half of their delay.
+        Then the operations are reported, not the ranks."""
         busy = np.mean([self.elsewhere.get(rank, 0.0) for rank in ranks] or [0.0])
         return bool(0 < self.delay_by(ranks) <= 2 * busy)
 
     @cached_property
     def usual(self) -> np.ndarray:
-        """[S] bool: neither stalls nor outliers, nor of a transient straggler."""
+        """[S] bool: steps without a stall, a transient straggler or a pause, and not outliers."""
         numbers = self.analysis.found_steps.number
         chosen = self.durations <= OUTLIER * np.median(self.durations)
         for row in self.rows("transient"):
@@ -190,9 +190,9 @@ class Case:
 
     @cached_property
     def stalled(self) -> tuple[int, ...]:
-        """Ranks that are told as stalled. If several other steps (TAIL) are held up for an eighth
-        of that time or more, a stall is the end of a long tail: of nobody in particular, unless
-        that rank causes more than equal ranks do."""
+        """Ranks that are reported as stalled. If several other steps (TAIL) are held up for an
+        eighth of that time or more, a stall is the end of a long tail and is blamed on no rank,
+        unless that rank causes more than equal ranks do."""
         stalls, table = self.analysis.stalls, self.analysis.lateness
         told = []
         for rank, rows in stalls[stalls["step"] >= 0].groupby("rank"):
@@ -219,11 +219,10 @@ class Case:
     @cached_property
     def slow_group(self) -> list[int]:
         """Several ranks, but not all, that are late together in most steps: ranks of a slow host,
-        say. One of them may be the last in most steps, if only by a little; what curing it alone
-        gives, its own finding says. Late: half as much as the latest, in the median.
+        for example. A rank is late if its median lateness is at least half that of the latest rank.
 
-        In most steps each of them is later than every other rank, far more often than equal ranks
-        happen to be."""
+        In most steps each of them is later than every rank outside the group, far more often than
+        among equal ranks."""
         wide = self.analysis.lateness.pivot(index="rank", columns="step", values="lateness_s")
         typical = wide.median(axis=1)
         limit = max(MATTERS * float(np.median(self.durations)), 0.5 * float(typical.max()))
@@ -245,26 +244,26 @@ class Case:
 
     @cached_property
     def sample(self) -> changes.Bench:
-        """Of the usual steps. What a change saves in one of them it saves in every step."""
+        """A sample of the usual steps. A change is taken to save the same in every step."""
         sample = self.bench(self.usual)
         sample.weight = float(self.durations[self.usual].mean() / self.durations.mean())
         return sample
 
     def gain(self, change: changes.Change) -> float:
-        """Of a change on the usual steps; remembered as something that helps."""
+        """The gain of a change in the usual steps; the change is remembered in `fixes`."""
         gain = self.sample.gain(change)
         self.fixes.append((gain, change))
         return gain
 
     def gain_beyond(self, change: changes.Change) -> float:
-        """What a change saves on top of the best of those before."""
+        """The gain of a change on top of the best one remembered so far."""
         gain, best = max(self.fixes, key=lambda fix: fix[0], default=(0.0, changes.unchanged))
         if gain <= 0:
             return self.sample.gain(change)
         return self.sample.gain(lambda s, r: change(*best(s, r))) - gain
 
     def position(self, rank: int) -> int:
-        """Of a rank among those recorded; -1 if it is not."""
+        """The rank's index among the recorded ranks; -1 if it was not recorded."""
         ranks = list(self.analysis.joint.views)
         return ranks.index(rank) if rank in ranks else -1
 
@@ -277,12 +276,12 @@ class Case:
         return f"rank {rank} (host {identity.host}, pid {identity.pid})"
 
     def part(self, name: str) -> float:
-        """Share of a part of the waterfall in all steps' time."""
+        """The share of a part of the waterfall in all steps' time."""
         table = self.analysis.waterfall
         return float(table[name].sum() / table["step_s"].sum())
 
     def replay_error(self, bench: changes.Bench) -> float:
-        """How far the replay without a change is off, relative."""
+        """The relative error of the replay without a change."""
         return bench.base / bench.measured - 1 if bench.measured else float("nan")
 
 

@@ -1,5 +1,5 @@
-"""Causes of lost time that lie in a host's CPUs: others have them, too many threads want them, or
-they may not be used."""
+"""Causes of lost time in a host's CPUs: other programs use them, too many threads want them, or the
+ranks may not use them."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from hvdtune.timeline.record.host_counters import Threads
     from hvdtune.timeline.replay.program import Play
 
-#: CPUs are scarce when ranks wait for one during this share of the step, and others have them when
+#: CPUs are scarce if ranks wait for one during this share of the step. Other programs use them if
 #: the ranks use less than this share of what they would if they only kept each other waiting.
 KEPT, OWN = 0.1, 0.9
-#: Where it is recorded who uses the CPUs: others have them if they use this share of them, and this
+#: If the CPUs' use was recorded: other programs take them if these use this share of them, and this
 #: share of them is busy.
 OTHERS, BUSY = 0.1, 0.75
 #: A limit of CPUs, or a hypervisor, holds ranks back for at least this share of the time.
 HELD = 0.05
-#: Threads are too many if a rank computes with so many in the mean, and together the ranks have
-#: this many times as many threads as CPUs, and so many of a rank's threads wait for a CPU.
+#: There are too many threads if a rank computes with this many on average, the ranks together have
+#: this many times as many threads as CPUs, and this many of a rank's threads wait for a CPU.
 SEVERAL, CROWD, WAITING = 1.5, 2.0, 0.2
-#: Of the CPU time of too many threads, what switching between them costs at least and at most.
+#: Share of too many threads' CPU time that switching between them costs, at least and at most.
 WASTE = 0.15, 0.7
-#: A fault that the counters show costs this share of the step at least.
+#: A fault that the counters show costs at least this share of the step.
 SEEN = 0.01
-#: Batches are not made quicker than this by CPUs that are free.
+#: Free CPUs shorten batches to no less than this share of their time.
 QUICKEST = 0.25
 
 
@@ -42,9 +42,9 @@ QUICKEST = 0.25
 class Place:
     """The recorded ranks of a host, and what each of them waits for. Arrays: [ranks of the host].
 
-    waiting: share of the step that it is ready to run and has no CPU; NaN: not known. others: CPUs
-    of those that it may use that something else than the job's ranks keeps busy; busy: by whomever.
-    threads: what was read of them; empty where that is not known of every rank.
+    waiting: share of the step in which it is ready to run and has no CPU; NaN: unknown. busy: how
+    many of the CPUs that it may use are busy; others: how many of them programs other than the
+    job's ranks keep busy. threads: their readings; empty unless every rank has some.
     """
 
     host: Host
@@ -57,15 +57,15 @@ class Place:
 
     @property
     def known(self) -> bool:
-        """It is recorded who uses the CPUs, of all ranks of the host."""
+        """Whether the recording shows who uses the CPUs, for all ranks of the host."""
         return bool(self.threads) and len(self.ranks) == self.host.ranks
 
     @property
     def beside(self) -> np.ndarray:
-        """[ranks of the host] share of the step that threads of a program wait for a CPU, those of
-        the engine among them, which hardly computes: its main thread hardly waits for one, and all
-        of them wait for longer than they have one. As far as others have the CPUs. 0 where not
-        known."""
+        """[ranks of the host] share of the step in which the threads of a program that hardly
+        computes, the engine's among them, wait for a CPU that others use. Such a program's main
+        thread hardly waits, and all its threads together wait longer than they run. 0 for other
+        programs, and if unknown."""
         main = np.nan_to_num(self.waiting)
         if not self.threads:
             return np.zeros(len(main))
@@ -76,14 +76,14 @@ class Place:
 
     @property
     def wanting(self) -> np.ndarray:
-        """[ranks of the host] share of the step that a program waits for a CPU; of one that hardly
-        computes, that its other threads do, too. 0 where not known."""
+        """[ranks of the host] share of the step in which a program waits for a CPU; with its other
+        threads' waiting if it hardly computes. 0 if unknown."""
         return np.nan_to_num(self.waiting) + self.beside
 
     @property
     def of_others(self) -> float:
-        """Of the waiting for a CPU, the part that is for others than the job's ranks: where these
-        are more than the CPUs, as their parts of the CPU time."""
+        """The share of the waiting for a CPU that other programs cause. If there are more ranks
+        than CPUs, ranks and other programs cause it in proportion to their CPU time."""
         if not self.threads or self.host.ranks <= self.host.cpus:
             return 1.0
         runs = sum(one["run"] for one in self.threads)
@@ -97,13 +97,13 @@ class Place:
         return np.array([len(one.allowed) or self.host.cpus for one in self.threads])
 
     def mean(self, key: str) -> float:
-        """Of a counter, over its ranks; 0 where it is not known."""
+        """A counter's mean over the ranks; 0 if it is unknown."""
         values = np.array([one[key] for one in self.threads])
         return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
 
 
 def places(case: Case) -> list[Place]:
-    """The hosts of which it is known how busy their CPUs are."""
+    """The hosts whose CPU use is known."""
     ranks = list(case.analysis.joint.views)
     found = []
     for host in case.load.hosts:
@@ -142,9 +142,9 @@ def why_late(case: Case, rank: int) -> str:
 
 
 def explain(case: Case, late: Sequence[int], share: float) -> bool:
-    """The ranks are late, by this share of the steps in which they are, by no more than they, and
-    most ranks of their host, wait for a CPU that others have: who of them comes last says nothing
-    about that rank. They are told as that."""
+    """Whether these ranks are late only because other programs take their host's CPUs: most ranks
+    of the host wait for such a CPU, and these ranks for no less than `share`, their lateness as a
+    share of the steps. Then it means nothing which rank is last, and `cpus_taken` reports them."""
     if not (worst := _worst(case)):
         return False
     place, taken = worst
@@ -159,20 +159,20 @@ def explain(case: Case, late: Sequence[int], share: float) -> bool:
 
 
 def cpus_taken(case: Case) -> list[Finding]:
-    """Other programs have the CPUs of a host, so that its ranks wait for one though they could
-    compute. Ranks that only keep each other waiting are not told of here: while one of these waits,
-    the CPU that it waits for is busy with another, so they use at least CPUs × their waiting."""
+    """Other programs use the CPUs of a host, so its ranks wait for one although they could compute.
+    Ranks that only keep each other waiting are not reported here: while one of these waits, its CPU
+    is busy with another, so they use at least CPUs × their waiting."""
     if not (worst := _worst(case)):
         return []
     place, taken = worst
     share = float(place.wanting[taken].mean())
     host, name = place.host, place.name
-    who = f"The ranks on host {name} wait"
+    who, wait = f"The ranks on host {name} are", "wait"
     if not taken.all():
         named = [str(r) for r, one in zip(place.ranks, taken, strict=True) if one]
-        who = f"Rank {named[0]} on host {name} waits" if len(named) == 1 else (
-            f"Ranks {', '.join(named[:-1])} and {named[-1]} on host {name} wait"
-        )  # fmt: skip
+        who = f"Ranks {', '.join(named[:-1])} and {named[-1]} on host {name} are"
+        if len(named) == 1:
+            who, wait = f"Rank {named[0]} on host {name} is", "waits"
     own = np.nan_to_num(place.waiting[taken]) >= KEPT
     ready = "compute" if own.all() else "communicate" if not own.any() else "compute or communicate"
     evidence: dict[str, float | str] = {
@@ -196,8 +196,8 @@ def cpus_taken(case: Case) -> list[Finding]:
     return [
         Finding(
             "CPUs taken",
-            f"{who} for a CPU during {100 * share:.0f} % of the step, ready to {ready}, while the "
-            f"job keeps only {host.used:.2g} of {_cpus(host.cpus)} busy: {blame}.",
+            f"{who} ready to {ready} but {wait} for a CPU during {100 * share:.0f} % of the step, "
+            f"while the job keeps only {host.used:.2g} of {_cpus(host.cpus)} busy: {blame}.",
             f"End the other programs on {name} (top shows them; processes that the ranks have "
             "started themselves, such as data loaders, count as well), or give this job CPUs of "
             "its own (cpuset, taskset, a larger CPU limit).",
@@ -208,7 +208,7 @@ def cpus_taken(case: Case) -> list[Finding]:
 
 
 def _worst(case: Case) -> tuple[Place, np.ndarray] | None:
-    """The host whose ranks wait the longest for CPUs that others have, and which of its ranks do,
+    """The host whose ranks wait the longest for CPUs that others use, and which of its ranks do,
     [ranks of the host] bool."""
     found = [(place, taken) for place in places(case) if (taken := _taken(place)).any()]
     shares = [float(place.wanting[taken].mean()) for place, taken in found]
@@ -220,7 +220,7 @@ def _cpus(count: int) -> str:
 
 
 def _taken(place: Place) -> np.ndarray:
-    """[ranks of the host] bool: those whose CPUs others have."""
+    """[ranks of the host] bool: those whose CPUs others use."""
     waits = place.wanting >= KEPT
     if not place.known:
         share = float(np.nanmean(place.waiting)) if np.isfinite(place.waiting).any() else 0.0
@@ -231,19 +231,19 @@ def _taken(place: Place) -> np.ndarray:
 
 
 def _busiest(place: Place) -> str:
-    """` (python, process 4711, most: 0.8)`; of no rank of the host."""
+    """` (mostly python, process 4711: 0.8)`: the busiest program that is no rank of the host."""
     own = {one.pid for one in place.threads}
     programs = [item for one in place.threads for item in one.programs.items()]
     rest = [(used, name, pid) for pid, (name, used) in programs if pid not in own]
     if not rest or max(rest)[0] < OTHERS:
         return ""
     used, name, pid = max(rest)
-    return f" ({name}, process {pid}, most: {used:.2g})"
+    return f" (mostly {name}, process {pid}: {used:.2g})"
 
 
 def starved(case: Case) -> float:
-    """Of the time that ranks are blocked in communication, the part (0 to 1) in which their threads
-    wait for a CPU that others have (see Place.beside): no operation is to blame for it."""
+    """The share (0 to 1) of the time blocked in communication in which the ranks' threads wait for
+    a CPU that others use (see Place.beside): no operation is to blame for it."""
     blocked = case.analysis.overlap.exposed_share
     if not (worst := _worst(case)) or blocked <= 0:
         return 0.0
@@ -252,10 +252,10 @@ def starved(case: Case) -> float:
 
 
 def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -> changes.Change:
-    """Nothing but the job's ranks keeps the `chosen` ranks of a host ([ranks of it] bool) from a
-    CPU. A rank computes for no less than its thread had a CPU; what it waited beyond that it waited
-    in batches, which are quicker then. Of ranks that are more than the CPUs some of the waiting
-    stays: that for each other, as its part of the CPU time. `cpus`: how many there are then."""
+    """The change: only the job's own ranks keep the `chosen` ranks of a host ([ranks of it] bool)
+    from a CPU. A rank computes for at least as long as its thread had a CPU; it did the rest of its
+    waiting in batches, which become shorter. If there are more ranks than CPUs, their waiting for
+    each other stays, in proportion to CPU time. `cpus`: how many there are after the change."""
     host, load = place.host, case.load
     positions = np.array(host.members)[chosen]
     share, main = 1.0, np.ones(len(load.computing))
@@ -264,11 +264,11 @@ def _not_kept(case: Case, place: Place, chosen: np.ndarray, cpus: float = 0.0) -
         runs = np.array([one["run"] for one in place.threads])
         ratio = np.array([one["main"] for one in place.threads]) / np.maximum(runs, 1e-9)
         main[host.members] = np.where(np.isfinite(ratio), ratio.clip(0, 1), 1.0)
-    # Of programs that hardly compute all of communication is quicker, whoever has to be woken.
+    # If programs hardly compute, all communication becomes quicker, whichever thread must be woken.
     quicker = max(QUICKEST, 1 - starved(case)) if not cpus and place.beside[chosen].any() else 1.0
 
     def split(one: Play) -> tuple[np.ndarray, float]:
-        """[ranks] ns that each computes for, and by what batches are quicker."""
+        """[ranks] ns for which each computes, and the factor of the batches' time."""
         compute = np.array([p.compute for p in one.programs])
         if len(one.kept) != len(compute):
             return compute, 1.0
@@ -354,7 +354,7 @@ def cpus_stolen(case: Case) -> list[Finding]:
 
 
 def bound_together(case: Case) -> list[Finding]:
-    """Ranks are bound to the same CPU though the host has others."""
+    """Ranks are bound to the same CPU although the host has others."""
     found = []
     for place in places(case):
         online = int(place.mean("online"))
@@ -374,8 +374,8 @@ def bound_together(case: Case) -> list[Finding]:
         one = f"CPU {cpus}" if sizes[at] == 1 else f"CPUs {cpus}"
         many = float(min(online, place.host.ranks))
         gain = case.gain(_not_kept(case, place, chosen, many))
-        # What all of them do takes so much less time where so many more CPUs do it, and batches no
-        # longer wait for their turn either.
+        # With more CPUs, the ranks' work takes proportionally less time, and batches no longer wait
+        # for their turn.
         most = min(1.0, float(place.busy.max() / sizes[at])) * (1 - float(sizes[at]) / many)
         most = max(gain, most if inside[at] == place.host.ranks else 0.0)
         found.append(
@@ -384,8 +384,8 @@ def bound_together(case: Case) -> list[Finding]:
                 f"Ranks {', '.join(ranks[:-1])} and {ranks[-1]} on host {place.name} may use {one} "
                 f"only, though the host has {online}, and wait for it during "
                 f"{100 * float(place.waiting[chosen].mean()):.0f} % of the step.",
-                "Let each rank have CPUs of its own: start the job without taskset or a cpuset "
-                "that holds all of it, or bind every rank to another CPU.",
+                "Give each rank CPUs of its own: start the job without a taskset or cpuset that "
+                "confines all ranks, or bind each rank to a different CPU.",
                 (gain + most) / 2,
                 {
                     "host": place.name,
@@ -426,10 +426,10 @@ def too_many_threads(case: Case) -> list[Finding]:
                 "too many threads",
                 f"{host.ranks} {'ranks' if host.ranks > 1 else 'rank'} × {count:.0f} threads "
                 f"compute on the {_cpus(host.cpus)} of host "
-                f"{place.name}: in the mean {waiting:.1f} threads of a rank wait for a CPU, and "
-                "the others for them.",
+                f"{place.name}: on average {waiting:.1f} threads of a rank wait for a CPU, and "
+                "its other threads wait for them.",
                 f"Set OMP_NUM_THREADS={fit} (or torch.set_num_threads({fit})) on every rank: "
-                "ranks × threads should be no more than the CPUs.",
+                "ranks × threads should not exceed the number of CPUs.",
                 max(0.0, sum(gains) / 2),
                 {
                     "host": place.name,
@@ -449,10 +449,10 @@ def too_many_threads(case: Case) -> list[Finding]:
 def _with_fewer_threads(
     case: Case, place: Place, fit: int, waste: float, all_computes: bool
 ) -> changes.Change:
-    """Each rank of the host computes with `fit` threads: what its threads did in CPU time, less
-    what they wasted, takes that on as many CPUs; what others have stays theirs. The rest of its
-    computing is sleeping or reading and stays: all that its main thread neither ran nor waited, or,
-    if `all_computes`, only what there is beyond the time in which the CPUs were busy."""
+    """The change: each rank of the host computes with `fit` threads. Its threads' CPU time, less
+    the waste, is spread over as many CPUs; CPUs used by others stay so. The rest of its computing
+    is sleeping or reading and stays: the time in which its main thread neither ran nor waited, or,
+    if `all_computes`, only the time in which the CPUs were not busy."""
     host, load = place.host, case.load
     others = float(place.others.max())
     mine = max(host.cpus - others, host.used)
@@ -478,13 +478,13 @@ def _with_fewer_threads(
 
 # ---- memory --------------------------------------------------------------------------------------
 
-#: Threads of a host wait for its memory for this share of the time, and a rank's pages come from
-#: the disk so often a second.
+#: Memory is short if threads of a host wait for it for this share of the time, and a rank reads
+#: this many pages a second from the disk.
 SHORT, FROM_DISK = 0.05, 5.0
 
 
 def memory_short(case: Case) -> list[Finding]:
-    """A host's memory is used up: the ranks' pages have to be read from the disk again."""
+    """A host's memory is used up: the kernel reads the ranks' pages from the disk again."""
     found = []
     for place in places(case):
         pressure, faults = place.mean("memory_pressure"), place.mean("major")
@@ -496,12 +496,12 @@ def memory_short(case: Case) -> list[Finding]:
         found.append(
             Finding(
                 "memory short",
-                f"Host {place.name} has too little memory: during {100 * pressure:.0f} % of the "
-                f"time a thread waits for it, and rank {worst.rank} reads {worst['major']:.0f} "
-                f"pages a second from the disk again ({swapped / 2**20:.0f} MiB of the ranks are "
-                "swapped out).",
-                "Use less memory there: a smaller batch, fewer ranks or data loader workers; or "
-                "end other programs that need it, or add memory.",
+                f"Host {place.name} has too little memory: threads wait for it during "
+                f"{100 * pressure:.0f} % of the time, and rank {worst.rank} reads "
+                f"{worst['major']:.0f} pages a second back from the disk "
+                f"({swapped / 2**20:.0f} MiB of the ranks' memory are swapped out).",
+                "Use less memory there (a smaller batch, fewer ranks or data loader workers), "
+                "end other programs that use it, or add memory.",
                 most / 2,
                 {
                     "host": place.name,

@@ -1,8 +1,9 @@
-"""What it gives to cure late ranks: their excess vanishes, or others take over a part of it.
+"""The gain of curing late ranks: their excess vanishes, or others take over a part of it.
 
-A rank that has more of the data than others computes longer everywhere in the step; shared out
-evenly, that work moves to the others. One that stops in one place, to wait for its input, say, has
-an excess that nobody has to take over. Where the recording does not show which, both are told.
+A rank that has more data than others computes longer everywhere in the step; if the work is shared
+evenly, a part of it moves to the others. If a rank stops in one place, for example to wait for its
+input, its excess need not be done by anyone else. If the recording does not show which, the report
+gives both.
 """
 
 from __future__ import annotations
@@ -16,33 +17,33 @@ from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.replay import changes
 from hvdtune.timeline.replay.program import Play, Program
 
-#: Late ranks are cured as exactly as the replay knows when the others submit.
+#: The relative error of these gains: the replay knows only this well when the others submit.
 RELATIVE = 0.15
-#: A rank computes longer everywhere if its excess has grown, at every submission of the step, in
-#: proportion to what the others have computed by then, within this share of all of it.
+#: A rank computes longer everywhere if at every submission of the step its excess is proportional
+#: to what the others have computed by then, within this share of the whole excess.
 EVERYWHERE = 0.15
-#: Part of an excess that lies before the last submission, or that is CPU time, if most does.
+#: "Most" of an excess: of what is before the last submission, or is CPU time.
 MOST = 0.5
-#: An excess below this share of the others' computing has no place in the step.
+#: An excess below this share of the others' computing is too small to locate in the step.
 SEEN = 0.02
 
 
 @dataclass(frozen=True)
 class Cure:
-    """`removed`: the ranks do what the others do. `moved`: all ranks share the work evenly; None
-    if that makes no difference, or nothing is known of it."""
+    """`removed`: the gain if the late ranks do what the others do. `moved`: the gain if all ranks
+    share the work evenly; None if that makes no difference or is unknown."""
 
     expected: Expected
     removed: Expected
     moved: Expected | None = None
 
     def says(self) -> str:
-        """What each of both would give, as a sentence to add to an action; else empty."""
+        """A sentence with both gains, to add to an action; "" if there is only one."""
         if self.moved is None:
             return ""
         return (
-            f" If its share of the work is too large, even shares give "
-            f"{100 * self.moved.gain:.0f} %; if something else slows it down, an end to that gives "
+            f" If its share of the work is too large, equal shares save "
+            f"{100 * self.moved.gain:.0f} %; if something else slows it down, removing that saves "
             f"{100 * self.removed.gain:.0f} %."
         )
 
@@ -50,9 +51,9 @@ class Cure:
 def of_ranks(
     case: Case, late: list[int], chosen: np.ndarray, *, moves: bool = True, hidden: bool = False
 ) -> Cure:
-    """Of the ranks `late` in the steps `chosen`, [S] bool. `moves`: it may be a share of the work
-    that the others could take over. `hidden`: the others do not wait for the ranks themselves, but
-    for communication that begins late."""
+    """The cure of the ranks `late` in the steps `chosen`, [S] bool. `moves`: their excess may be
+    work that the others could take over. `hidden`: the others do not wait for the ranks themselves,
+    but for communication that begins late."""
     positions = [case.position(rank) for rank in late]
     waited = _waited(case, late, chosen)
     if -1 in positions or len(positions) >= len(case.analysis.joint.views):
@@ -60,9 +61,9 @@ def of_ranks(
     bench = None if chosen is case.usual else case.bench(chosen)
     removed = saved(case, changes.as_fast_as_others(positions), bench, RELATIVE)
     if bench is not None and removed.gain < MOST * waited.gain:
-        return Cure(waited, waited)  # they stop at the end of the steps before, say
+        return Cure(waited, waited)  # they stop at the end of the step before, for example
     if removed.gain > waited.between[1] and not hidden:
-        removed = waited  # no more is lost
+        removed = waited  # the loss is no larger
     plays = [one for part in (bench or case.sample).stretches for one in part]
     where = place(plays, positions)
     if not moves or where == "one":
@@ -78,7 +79,7 @@ def of_ranks(
 
 
 def _waited(case: Case, late: list[int], chosen: np.ndarray) -> Expected:
-    """What the others waited for these ranks in the steps `chosen`."""
+    """The time that the others waited for these ranks in the steps `chosen`."""
     table = case.analysis.lateness
     numbers = case.analysis.found_steps.number[chosen]
     own = table[table["rank"].isin(late) & table["step"].isin(numbers)]
@@ -104,7 +105,7 @@ def place(plays: list[Play], late: list[int]) -> str:
     if total <= SEEN * compute or grown[-1] <= 0 or reached[-1] <= 0:
         return "unseen"
     if grown[-1] < MOST * total:
-        return "one"  # behind the last submission
+        return "one"  # after the last submission
     if reached[-1] - reached[0] < changes.AT_ONCE * compute:
         return "unseen"
     apart = np.abs(grown / grown[-1] - reached / reached[-1]).max()
@@ -112,7 +113,7 @@ def place(plays: list[Play], late: list[int]) -> str:
 
 
 def _pairs(one: Play, late: list[int]) -> list[tuple[Program, Program]]:
-    """Each late rank's program and that of the typical one of the others."""
+    """Each late rank's program, with that of a typical other rank."""
     others = sorted(
         (p for at, p in enumerate(one.programs) if at not in late), key=lambda p: p.compute
     )
@@ -129,7 +130,7 @@ def _pairs(one: Play, late: list[int]) -> list[tuple[Program, Program]]:
 
 
 def _submissions(program: Program) -> np.ndarray:
-    """[11] own times, ns, by which each further tenth of the tensors is submitted."""
+    """[11] own times, ns, at which each tenth of the tensors has been submitted."""
     times: np.ndarray = np.quantile(
         program.submit[np.isfinite(program.submit)], np.linspace(0, 1, 11)
     )
@@ -137,8 +138,8 @@ def _submissions(program: Program) -> np.ndarray:
 
 
 def is_work(plays: list[Play], late: list[int], computing: np.ndarray) -> bool:
-    """The excess is CPU time, for the most part: nobody sleeps or reads in it. `computing`: [ranks,
-    S] ns of CPU time (cpus.Load), NaN where it is not known."""
+    """Whether most of the excess is CPU time, not sleeping or reading. `computing`: [ranks, S] ns
+    of CPU time (cpus.Load), NaN if unknown."""
     longer, busier = 0.0, 0.0
     for one in plays:
         ranks = len(one.programs)

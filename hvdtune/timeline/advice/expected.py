@@ -1,15 +1,15 @@
-"""What a change is expected to save, and between what that lies.
+"""How much a change is expected to save, and the interval of it.
 
 | symbol | meaning |
 |---|---|
 | g | share of the recorded steps' time that the replay says the change saves |
 | s | standard error of g: the sampled stretches of steps differ (jackknife) |
-| r | how far the replay of the unchanged steps is off, relative |
-| ρ, α | what the replay is off by for other reasons: RELATIVE, ABSOLUTE |
+| r | relative error of the replay of the unchanged steps |
+| ρ, α | errors of the replay for other reasons: RELATIVE, ABSOLUTE |
 
-Half the width of the interval is √((ρ g)² + α² + (2 s)² + (r / 2)²). Where a cure may mean several
-things (a late rank's work vanishes, or others take over a part of it), the interval reaches from
-the least to the most of them.
+Half the width of the interval is √((ρ g)² + α² + (2 s)² + (r / 2)²). If a cure may mean several
+things (a late rank's work vanishes, or others take over a part of it), the interval covers all of
+them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from hvdtune.timeline.replay import changes
 
 @dataclass(frozen=True)
 class Expected:
-    """Shares of the recorded steps' time, at most 1: what is expected to be saved, and between what
-    that lies in nine of ten cases."""
+    """Shares of the recorded steps' time, at most 1: the expected gain, and the interval that
+    contains it in nine of ten cases."""
 
     gain: float
     between: tuple[float, float]
 
     def beyond(self, other: float) -> Expected:
-        """What it saves on top of something that saves `other`."""
+        """What it saves beyond another change, which saves `other`."""
         least, most = self.between
         return Expected(self.gain - other, (max(0.0, least - other), max(0.0, most - other)))
 
@@ -44,8 +44,8 @@ def saved(
     bench: changes.Bench | None = None,
     relative: float = RELATIVE,
 ) -> Expected:
-    """By a change of the steps of `bench` (the case's usual ones). What helps these is remembered.
-    `relative`: ρ."""
+    """The gain of a change in the steps of `bench` (by default the case's usual ones, for which it
+    is also remembered). `relative`: ρ."""
     sample = case.sample if bench is None else bench
     gain, error = sample.gain_and_error(change)
     if bench is None:
@@ -58,7 +58,7 @@ def saved(
 
 
 def one_of(gain: float, meanings: Iterable[Expected]) -> Expected:
-    """The cure may mean any of `meanings`; `gain` is what it most likely gives."""
+    """The cure may mean any of `meanings`; `gain` is the most likely gain."""
     intervals = [one.between for one in meanings]
     least, most = min(low for low, _ in intervals), max(high for _, high in intervals)
     return Expected(gain, (min(least, max(gain, 0.0)), max(most, min(gain, 1.0))))

@@ -1,16 +1,16 @@
-"""One cause of lost time: what is the case, what to do, and what that is expected to give."""
+"""One cause of lost time: what is wrong, what to do, and the expected gain."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import hypot
 
-#: Smaller expected gains are not worth a sentence.
+#: A finding is reported if its expected gain is at least this …
 WORTH = 0.02
-#: … nor are those that may as well give less than this.
+#: … and the lower end of its interval is above this.
 SURELY = 0.005
-#: An expected gain is off by this share of it and this share of the step, in nine of ten cases, if
-#: nothing else is known (docs/report.md, "How right the expected gains are").
+#: The error of an expected gain in nine of ten cases if nothing else is known, as a share of the
+#: gain and a share of the step (docs/report.md, "How right the expected gains are").
 RELATIVE, ABSOLUTE = 0.25, 0.025
 
 
@@ -18,10 +18,10 @@ RELATIVE, ABSOLUTE = 0.25, 0.025
 class Finding:
     """One cause of lost time.
 
-    kind: stable word for programs. sentence: what is the case, with rank, host, tensor or setting.
-    action: what to change, exactly. gain: expected share of the recorded steps' time saved, 0..1.
+    kind: a fixed name for programs. sentence: what is wrong, with rank, host, tensor or setting.
+    action: what exactly to change. gain: expected share of the recorded steps' time saved, 0..1.
     evidence: the numbers behind it; names end in their unit. between: the least and the most that
-    it may save, where the question knows better than `interval` does.
+    it may save, if known better than by `interval`.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Finding:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The least and the most that it may save; (0, 0) where nothing is promised."""
+        """The least and the most that it may save; (0, 0) if no gain is promised."""
         if self.between is not None:
             return self.between
         if not self.gain > 0:
@@ -42,5 +42,5 @@ class Finding:
         return max(0.0, self.gain - off), min(1.0, self.gain + off)
 
     def is_worth_it(self, surely: float = SURELY) -> bool:
-        """It is told: it saves enough, and more than `surely` at least."""
+        """Whether it is reported: it saves enough, and in any case more than `surely`."""
         return self.gain >= WORTH and self.interval[0] > surely

@@ -1,7 +1,7 @@
 """GPUs that lower their clocks or find errors in their memory, by the counters of a recording.
 
-They are told beside the causes of lost time, without an expected gain: what a lowered clock costs
-depends on what the GPU computes, which no counter tells.
+They are reported beside the causes of lost time, without an expected gain: the cost of a lowered
+clock depends on what the GPU computes, and no counter shows that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvdtune.timeline.record import nvml
 if TYPE_CHECKING:
     from hvdtune.timeline.record.layout import RankRecording, Recording
 
-#: Clocks that are lowered in less of the readings are not worth a sentence.
+#: Lowered clocks are reported from this share of the readings on.
 THROTTLED_SHARE = 0.1
 
 _NAME = re.compile(r"GPU (\d+) (.+)")
@@ -28,17 +28,17 @@ _KEYS = {name.partition("} ")[2]: key for key, name in nvml.COUNTERS.items()}
 _REASONS = {
     "throttled_by_power": (
         "a power limit",
-        "See nvidia-smi -q -d POWER,PERFORMANCE: raise the limit (nvidia-smi -pl) where the "
+        "See nvidia-smi -q -d POWER,PERFORMANCE: raise the limit (nvidia-smi -pl) if the "
         "machine allows it, equally for all GPUs of the job: the others wait for the slowest.",
     ),
     "throttled_by_heat": (
         "heat",
-        "See nvidia-smi -q -d TEMPERATURE,PERFORMANCE, and to the cooling: the job's other GPUs "
-        "wait for the slowest.",
+        "See nvidia-smi -q -d TEMPERATURE,PERFORMANCE, and check the cooling: the job's other "
+        "GPUs wait for the slowest.",
     ),
     "throttled_by_hardware": (
         "its power supply or its board",
-        "See nvidia-smi -q -d PERFORMANCE, and have the power supply and its cables looked at.",
+        "See nvidia-smi -q -d PERFORMANCE, and check the power supply and its cables.",
     ),
 }
 
@@ -52,11 +52,11 @@ class Gpu:
     values: dict[str, np.ndarray]
 
     def last(self, key: str) -> float:
-        """The latest reading; 0 where there is none."""
+        """The latest reading; 0 if there is none."""
         return float(self.values[key][-1]) if len(self.values.get(key, ())) else 0.0
 
     def growth(self, key: str) -> float:
-        """By how much a count has grown while it was recorded."""
+        """The growth of a count during the recording."""
         values = self.values.get(key, np.zeros(0))
         return max(float(values[-1] - values[0]), 0.0) if len(values) else 0.0
 
@@ -79,7 +79,7 @@ def _of_rank(one: RankRecording) -> list[Gpu]:
 
 
 def errors(recording: Recording) -> list[Finding]:
-    """Memory errors that no correction has mended: results may be wrong, so they come first."""
+    """Uncorrected memory errors: results may be wrong, so these findings are first."""
     found = []
     for gpu in gpus(recording):
         total, new = (f("ecc_uncorrected_errors") for f in (gpu.last, gpu.growth))
@@ -89,9 +89,9 @@ def errors(recording: Recording) -> list[Finding]:
                 Finding(
                     "GPU memory errors",
                     f"GPU {gpu.number} of host {gpu.host} has had {_times(total)} in its memory "
-                    f"that could not be corrected since its driver was loaded{when}.",
+                    f"that could not be corrected, since its driver was loaded{when}.",
                     "Take the GPU out of the job and see nvidia-smi -q -d ECC,ROW_REMAPPER: it "
-                    "needs a reset, or to be replaced.",
+                    "must be reset or replaced.",
                     0.0,
                     {"gpu": float(gpu.number), "host": gpu.host, "errors": total},
                 )
@@ -100,7 +100,7 @@ def errors(recording: Recording) -> list[Finding]:
 
 
 def warnings(recording: Recording) -> list[Finding]:
-    """Lowered clocks, one finding a host and reason, and memory errors that were corrected."""
+    """Lowered clocks, one finding per host and reason, and corrected memory errors."""
     every = gpus(recording)
     found = []
     for host in dict.fromkeys(gpu.host for gpu in every):
@@ -114,8 +114,8 @@ def warnings(recording: Recording) -> list[Finding]:
                     "GPU memory errors corrected",
                     f"GPU {gpu.number} of host {gpu.host} corrected {_times(new)} in its memory "
                     "during the recording.",
-                    "Results are right. See nvidia-smi -q -d ECC,ROW_REMAPPER: a GPU with more "
-                    "and more of them will fail.",
+                    "Results are correct. See nvidia-smi -q -d ECC,ROW_REMAPPER: a GPU with more "
+                    "and more of these errors will fail.",
                     0.0,
                     {"gpu": float(gpu.number), "host": gpu.host, "errors": new},
                 )
@@ -158,7 +158,7 @@ def _throttled(own: list[Gpu], key: str) -> list[Finding]:
 
 
 def _clocks(gpu: Gpu, key: str) -> tuple[float, float] | None:
-    """MHz: the mean SM clock of the readings with lowered clocks, and the highest of all."""
+    """MHz: the mean SM clock in the readings with lowered clocks, and the highest in all."""
     clocks, lowered = gpu.values.get("sm_clock_hertz"), gpu.values[key] > 0
     if clocks is None or len(clocks) != len(lowered):
         return None  # a reading was lost

@@ -1,4 +1,4 @@
-"""Causes of lost time that lie in operations which are no allreduces of gradients."""
+"""Causes of lost time in operations that are not allreduces of gradients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
 from hvdtune.timeline.analysis.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
 from hvdtune.timeline.replay import calls
 
-#: So many small tensors, each waited for by itself, are a loop over metrics.
+#: This many small tensors, each waited for on its own, are a loop over metrics.
 LOOP = 4
 SMALL = 64 << 10
-#: A few small operations right after the gradients, when ranks are as far apart as the update has
-#: put them: who waits in one of them does not wait in the next. They are told from this gain on.
+#: A few small operations right after the gradients are reported from this gain on: the update has
+#: moved the ranks apart, and a rank that waits in one of these does not wait in the next.
 FEW_WORTH = 0.05
-#: Operations that belong to the model are no mistake; they are told from this gain on.
+#: Operations that belong to the model are not mistakes; they are reported from this gain on.
 MODEL_WORTH = 0.1
-#: What leaving out many calls saves is surer to be more than to be less: the interpreter's time
-#: between calls is known, what they take from the ranks' computing is not.
+#: Leaving out many calls probably saves more than computed: the interpreter's time between calls is
+#: known, but not the time that they take from the ranks' computing.
 MORE = 1.4
 
 _VERBS = {
@@ -34,26 +34,26 @@ _VERBS = {
     "reducescatter": "scatters",
 }
 _ONCE = (
-    "once before the loop, or only when it has changed; let each rank make or read it by itself if "
-    "it can."
+    "once before the loop, or only when it has changed; if each rank can make or read it itself, "
+    "let it do so."
 )
 _ACTIONS = {
     "broadcast": f"Broadcast it {_ONCE}",
     "broadcast_object": f"Call broadcast_object {_ONCE}",
-    "allgather": "Gather it at the end of an epoch or every so many steps, or hvd.allreduce what "
-    "only a sum or mean of is needed; if the model needs it in every step, submit it with "
+    "allgather": "Gather it at the end of an epoch or every N steps, or use hvd.allreduce if you "
+    "need only a sum or mean; if the model needs it in every step, submit it with "
     "hvd.allgather_async and synchronize it where the result is used.",
-    "allgather_object": "Gather objects at the end of an epoch or every so many steps; numbers "
-    "travel quicker as one tensor (hvd.allgather), which is not pickled.",
-    "alltoall": "Submit it with hvd.alltoall_async as soon as its input is there, and synchronize "
+    "allgather_object": "Gather objects at the end of an epoch or every N steps; send numbers as "
+    "one tensor (hvd.allgather), which is faster because it is not pickled.",
+    "alltoall": "Submit it with hvd.alltoall_async as soon as its input is ready, and synchronize "
     "it where the result is used.",
-    "reducescatter": "Submit it with hvd.reducescatter_async as soon as its input is there, and "
+    "reducescatter": "Submit it with hvd.reducescatter_async as soon as its input is ready, and "
     "synchronize it where the result is used.",
-    "barrier": "Leave hvd.barrier() out: the gradients keep the ranks together; for timings, one "
-    "before the first and one behind the last step do.",
+    "barrier": "Remove hvd.barrier(): the gradients keep the ranks together; for timings, one "
+    "before the first step and one after the last are enough.",
 }
 _AVERAGE = (
-    "Average it every so many steps or at the end of an epoch, or submit it with "
+    "Average it every N steps or at the end of an epoch, or submit it with "
     "hvd.allreduce_async and hvd.synchronize it after the update, together with the gradients."
 )
 _KINDS = {
@@ -65,8 +65,8 @@ _KINDS = {
 
 
 def owned(case: Case) -> list[Finding]:
-    """What other operations than the gradients cost, each family by itself; small tensors that are
-    reduced one after the other together."""
+    """The cost of operations other than the gradients', by family; small tensors that are reduced
+    one after the other are one finding."""
     others = [one for one in case.analysis.owners if one.waited_for]
     loops: dict[tuple[int, str], list[Family]] = {}
     for one in others:
@@ -94,9 +94,9 @@ def _one_by_one(case: Case, together: Sequence[Family]) -> Finding:
         "metrics one by one",
         f"{count:.0f} times a step, {together[0].phase or 'in the step'}, the program waits for "
         f"one small tensor{_of_set(case, together[0])} (typically {words.size(size)}: {what}) "
-        f"before it submits the next; ranks are blocked in it for {milliseconds(blocked)} a step.",
-        "Put the numbers into one tensor and reduce that, or hvd.grouped_allreduce(tensors); "
-        "metrics that nobody looks at in every step, only at the end of an epoch.",
+        f"before it submits the next; ranks are blocked by it for {milliseconds(blocked)} a step.",
+        "Put the numbers into one tensor and reduce that, or use hvd.grouped_allreduce(tensors). "
+        "Reduce metrics that nobody reads in every step only at the end of an epoch.",
         gain,
         {
             "tensors_per_step": count,
@@ -115,7 +115,7 @@ def _between(gain: float) -> tuple[float, float] | None:
 
 
 def _in_every_step(case: Case, one: Family) -> list[Finding]:
-    """One family that comes in every step."""
+    """One family that occurs in every step."""
     gain = _played(case, one) if one.names else _unplayed(case, one)
     few = one.bytes <= SMALL and one.count < LOOP and one.phase in (UPDATED, BEHIND)
     if few:
@@ -144,7 +144,7 @@ def _in_every_step(case: Case, one: Family) -> list[Finding]:
 
 
 def _played(case: Case, one: Family) -> float:
-    """The gain of leaving it out, and the pickling for it."""
+    """The gain of leaving out the family and its pickling."""
     names = case.analysis.joint.reference.recording.names
     pickled = calls.Pickling(case.analysis.joint, case.analysis.found_steps)
     counters = calls.pickling_of([names[at].name for at in one.names])
@@ -154,8 +154,8 @@ def _played(case: Case, one: Family) -> float:
 
 
 def _unplayed(case: Case, one: Family) -> float:
-    """The gain of leaving out what the rank whose steps are played again has no part in: what
-    others wait for those who have, unless they are busy elsewhere for as long."""
+    """The gain of leaving out a family without the rank whose steps are replayed: the time that the
+    other ranks wait for its members, unless they are busy elsewhere for as long."""
     members = case.members(one)
     if not case.late_by_operations(members):
         return 0.0
@@ -165,7 +165,7 @@ def _unplayed(case: Case, one: Family) -> float:
 
 
 def _made_late(case: Case, one: Family) -> list[int]:
-    """The ranks of its process set, if it makes them late, so that the others wait for them."""
+    """The ranks of its process set, if it makes them late and the others wait for them."""
     members = case.members(one) if one.process_set else []
     most = max((case.elsewhere.get(rank, 0.0) for rank in members), default=0.0)
     explains = one.blocked_s - one.late_s >= most / 2 > 0
@@ -176,11 +176,11 @@ def _sentence(case: Case, one: Family) -> str:
     where = f", {one.phase}" if one.phase else ""
     blocked = f"ranks are blocked in it for {milliseconds(one.blocked_s)} a step"
     if one.late_s >= 0.1 * one.blocked_s > 0:
-        blocked += f", {milliseconds(one.late_s)} of that for late ranks"
+        blocked += f", {milliseconds(one.late_s)} of that waiting for late ranks"
     if one.call == OF_MODEL:
         return (
             f"SyncBatchNorm's own operations, {one.count:.0f} a step, belong to the model and are "
-            f"no mistake; {blocked}."
+            f"not a mistake; {blocked}."
         )
     if one.call == "barrier":
         times = "" if one.count < 1.5 else f" {one.count:.0f} times"
@@ -199,7 +199,7 @@ def _sentence(case: Case, one: Family) -> str:
 
 
 def _meanwhile(case: Case, one: Family) -> str:
-    """Who waits for the ranks of a process set meanwhile."""
+    """The ranks that wait for those of a process set meanwhile."""
     late = _made_late(case, one)
     others = [rank for rank in case.analysis.joint.views if rank not in late]
     if not late or not others:
@@ -209,7 +209,7 @@ def _meanwhile(case: Case, one: Family) -> str:
 
 
 def _called(one: Family) -> str:
-    """What a reader finds it by in the program."""
+    """What a reader can find the operation by in the program."""
     if one.name:
         return one.name
     return f"a tensor without a name ({one.site})" if one.site else "a tensor without a name"
@@ -218,22 +218,22 @@ def _called(one: Family) -> str:
 def _action(one: Family) -> str:
     if one.call == OF_MODEL:
         return (
-            "Nothing, if the model needs it; where each rank's batch is large enough for "
-            "statistics of its own, torch.nn.BatchNorm does without."
+            "Nothing, if the model needs it. If each rank's batch is large enough for statistics "
+            "of its own, use torch.nn.BatchNorm, which does not communicate."
         )
     if one.call.endswith("allreduce"):
         if one.phase == BEFORE:
             return (
                 "Ranks wait for each other twice a step, here and for the gradients: average it "
-                "after the update instead, every so many steps or at the end of an epoch, or "
+                "after the update instead, every N steps or at the end of an epoch, or "
                 "submit it with hvd.allreduce_async and hvd.synchronize it after the update."
             )
         return _AVERAGE
-    return _ACTIONS.get(one.call, "Do it every so many steps, or once before the loop.")
+    return _ACTIONS.get(one.call, "Do it every N steps, or once before the loop.")
 
 
 def _of_set(case: Case, one: Family) -> str:
-    """` of process set 2 (ranks 0, 2)`; nothing for that of all ranks."""
+    """` of process set 2 (ranks 0, 2)`; "" for the one of all ranks."""
     if one.process_set == 0:
         return ""
     return f" of process set {one.process_set} ({words.ranks(case.members(one))})"

@@ -1,5 +1,5 @@
-"""Do all ranks submit a step's tensors in one order? A tensor waits for the rank that comes to it
-last; if the orders differ, nearly all of them wait for the end of somebody's step."""
+"""Do all ranks submit a step's tensors in one order? A tensor waits for the rank that submits it
+last; if the orders differ, nearly every tensor waits for the end of some rank's step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.replay.changes import Change, each_step
 from hvdtune.timeline.replay.program import Play, Program
 
-#: Two submissions of a rank that are no further apart come at once, ns: their order is chance.
+#: Two submissions of a rank that are no further apart than this, ns, are at the same time: their
+#: order is chance.
 AT_ONCE = 100_000
-#: The orders differ if of all pairs of tensors this share come the other way round on another rank
+#: The orders differ if another rank submits this share of all pairs of tensors the other way round
 #: (in the median of the steps).
 DIFFERENT = 0.05
-#: More tensors than this are compared by a sample.
+#: If there are more tensors than this, a sample is compared.
 MOST = 400
 
 
@@ -40,8 +41,8 @@ def orders_differ(case: Case) -> list[Finding]:
         Finding(
             "orders differ",
             f"Ranks submit the tensors of a step in different orders: {100 * share:.0f} % of all "
-            f"pairs come the other way round on rank {worst} than on rank {ranks[0]}{example}. "
-            "Each tensor waits for the rank that comes to it last.",
+            f"pairs are the other way round on rank {worst} than on rank {ranks[0]}{example}. "
+            "Each tensor waits for the rank that submits it last.",
             "Submit the tensors in one order on all ranks: go through sorted names, not through a "
             "set or a dict that each rank fills differently, and build the same layers in the same "
             "order.",
@@ -66,7 +67,7 @@ def _common(one: Play) -> np.ndarray:
 
 def discordance(one: Play) -> np.ndarray:
     """[ranks] share of the pairs of tensors that a rank submits the other way round than the first
-    rank does; pairs that come at once on either count as alike."""
+    rank does; pairs that either submits at the same time count as alike."""
     tensors = _common(one)
     tensors = tensors[:: max(1, -(-len(tensors) // MOST))]
     if len(tensors) < 2:
@@ -80,7 +81,7 @@ def discordance(one: Play) -> np.ndarray:
 
 
 def _example(plays: Sequence[Play], rank: int, case: Case) -> str:
-    """One tensor that is far from its place: `; x comes as number 3 there and 41 here`."""
+    """One tensor that is far from its place: ` (x is number 41 there, number 3 here)`."""
     one = plays[len(plays) // 2]
     tensors = _common(one)
     there = np.argsort(np.argsort(one.programs[rank].submit[tensors], kind="stable"))
@@ -91,12 +92,12 @@ def _example(plays: Sequence[Play], rank: int, case: Case) -> str:
     names = case.analysis.joint.reference.recording.names
     number = int(one.name[tensors[at]])
     name = names[number].name if number < len(names) else f"tensor {number}"
-    return f" ({name} comes as number {there[at] + 1} there, as number {at + 1} here)"
+    return f" ({name} is number {there[at] + 1} there, number {at + 1} here)"
 
 
 def in_one_order() -> Change:
-    """Every rank submits, at the times at which it submits, what the first rank does; and waits
-    for it so."""
+    """The change: every rank submits the first rank's tensors, in its order, at its own times of
+    submission, and waits for them in that order."""
 
     def change(one: Play) -> Play:
         tensors = _common(one)

@@ -1,7 +1,7 @@
-"""Communication that computing does not hide: what is sent too late, or waited for too soon.
+"""Communication that computing does not hide: it is sent too late, or waited for too soon.
 
-What DistributedOptimizer found out by itself (HVDTUNE_OVERLAP=auto) it has told the recording: a
-mark of rank 0 that begins with "overlap:".
+DistributedOptimizer records what it found out on its own (HVDTUNE_OVERLAP=auto): a mark of rank 0
+that begins with "overlap:".
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from hvdtune.timeline.record.layout import NONE
 from hvdtune.timeline.replay import alone, calls, changes
 from hvdtune.timeline.replay.program import Play
 
-#: There is no overlap when this share of communication at most runs while the framework computes.
+#: There is no overlap if at most this share of communication runs while the framework computes.
 NO_OVERLAP = 0.15
-#: … or less than this of it, if all tensors are submitted at once or each is waited for by itself.
+#: … or less than this share, if all tensors are submitted at once or waited for one by one.
 CLEARLY_HIDDEN = 0.5
 SMALL = 64 << 10
-#: What overlapping gives depends on how batches will be made up, and on what computes beside them.
+#: Relative error of the gain: it depends on how batches will be composed, and what computes then.
 RELATIVE = 0.3
 MOSTLY = 0.8
-#: So many waits a step for one tensor alone are a habit; of so many of its tensors, the program's.
+#: Waiting for single tensors is a habit from this many waits a step on. From this share of the
+#: tensors on it is how the program works.
 LEAST, MOST = 3, 0.5
-#: Gradients that are seen to be waited for one by one, small ones or most, cost this share of the
-#: step at least.
+#: If the program waits for gradients one by one (small ones, or most of them), that costs at least
+#: this share of the step.
 SEEN = 0.01
 _TOLD = "overlap: "
 _TRIED = re.compile(r"tried from step (\d+) to (\d+), ([0-9.]+) % (faster|slower), (kept|left off)")
 
 
 def one_by_one(case: Case) -> list[Finding]:
-    """Gradients are submitted and waited for one by one: all, or a part of them."""
+    """The program submits gradients and waits for them one by one: all, or a part of them."""
     plays = _of_gradients(case)
     waits = float(np.median([alone.count(one) for one in plays])) if plays else 0.0
     if waits < LEAST or case.program:  # DistributedOptimizer submits before it waits
@@ -49,7 +50,7 @@ def one_by_one(case: Case) -> list[Finding]:
     cures += [alone.at_the_end()] if waits < MOST * tensors else [changes.overlapped()]
     best = max((saved(case, _only(case, change)) for change in cures), key=lambda one: one.gain)
     if small:
-        # Grouped, tensors also take less of the program's own time, which calling each of them is.
+        # Grouped tensors also save the program's own time for calling each of them.
         fewer_calls = saved(case, _only(case, alone.in_groups(calls=False)))
         best = one_of((best.gain + max(best.gain, fewer_calls.gain)) / 2, (best, fewer_calls))
     if small or waits >= MOST * tensors:
@@ -61,10 +62,10 @@ def one_by_one(case: Case) -> list[Finding]:
         sentence = (
             f"{waits:.0f}{of and f'{of} tensors'} times a step the program waits for one small "
             f"tensor (typically {words.size(size)}) before it submits the next: each pays for "
-            "agreeing and starting by itself."
+            "agreeing and starting on its own."
         )
         action = (
-            "hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
+            "Use hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
             "allreduce_async for all and then synchronize."
         )
     else:
@@ -84,7 +85,7 @@ def one_by_one(case: Case) -> list[Finding]:
 
 
 def no_overlap(case: Case) -> list[Finding]:
-    """Gradients begin to travel when nothing is left to compute."""
+    """Gradients are sent only when nothing is left to compute."""
     share = _overlap_share(case)
     plays = _of_gradients(case)
     if not plays or share >= CLEARLY_HIDDEN:
@@ -92,8 +93,8 @@ def no_overlap(case: Case) -> list[Finding]:
     tensors = _tensors(case, plays)
     if float(np.median([alone.count(one) for one in plays])) >= max(LEAST, MOST * tensors):
         return []  # one_by_one
-    # Where CPUs are scarce, the engine runs before a program that has just submitted comes to its
-    # wait: that looks like overlapping, and is none.
+    # If CPUs are scarce, the engine runs between a program's submission and its wait: that looks
+    # like overlap, but is none.
     if share >= NO_OVERLAP and not changes.in_a_burst(plays):
         return []
     sentence = (
@@ -103,11 +104,11 @@ def no_overlap(case: Case) -> list[Finding]:
     )
     if done := what_was_done(case):
         sentence = f"{sentence[:-1]}. {done}"
-    # What CPUs are used for says more than what the engine guessed before it began.
+    # The recorded use of the CPUs is better evidence than the engine's guess at the start.
     no_cpu_left = not case.load.cpus and _engine_chose(case)
     expected = _beyond_settings(case, _only(case, changes.overlapped(no_cpu_left)))
     tried = _TRIED.fullmatch(_found_out(case))
-    if tried is not None and tried[5] == "left off":  # measured beats played
+    if tried is not None and tried[5] == "left off":  # a measurement counts more than a replay
         most = float(tried[3]) / 100 if tried[4] == "faster" else 0.0
         least, upper = expected.between
         expected = Expected(min(expected.gain, most), (min(least, most), min(upper, most)))
@@ -134,19 +135,19 @@ def _of_gradients(case: Case) -> list[Play]:
 
 
 def _tensors(case: Case, plays: list[Play]) -> float:
-    """Gradients a step, the typical number."""
+    """The typical number of gradients a step."""
     return float(np.median([np.isin(one.name, case.gradients).sum() for one in plays]))
 
 
 def _only(case: Case, change: changes.Change) -> changes.Change:
-    """The change, of gradients alone."""
+    """The change, applied to gradients only."""
     if all(one.gradients for one in case.analysis.owners):
         return change
     return calls.of_some(case.gradients, change)
 
 
 def _beyond_settings(case: Case, change: changes.Change) -> Expected:
-    """Of overlapping, on top of better settings: what these save need not be hidden."""
+    """The gain of overlapping on top of better settings: what these save need not be hidden."""
     if case.better_settings is None:
         return saved(case, change, relative=RELATIVE)
     gain, better = case.better_settings
@@ -163,7 +164,7 @@ def _evidence(case: Case) -> dict[str, float | str]:
 
 
 def what_was_done(case: Case) -> str:
-    """The sentence that says what hvdtune has done by itself about overlapping; "" if nothing."""
+    """A sentence about what hvdtune has tried on its own about overlapping; "" if nothing."""
     found = _found_out(case)
     tried = _TRIED.fullmatch(found)
     if tried is not None:
@@ -177,21 +178,21 @@ def what_was_done(case: Case) -> str:
                 else ("and left it off")
             )
         return (
-            f"hvdtune tried overlapping by itself in steps {first} to {last}: "
+            f"hvdtune tried overlapping on its own in steps {first} to {last}: "
             f"{percent} % {change}, {end}."
         )
-    return f"hvdtune tries overlapping by itself ({found})." if found.startswith("being") else ""
+    return f"hvdtune tries overlapping on its own ({found})." if found.startswith("being") else ""
 
 
 def _found_out(case: Case) -> str:
-    """The last that was told of overlapping; "" if nothing was."""
+    """The last mark about overlapping, without its prefix; "" if there is none."""
     texts = case.analysis.tuning["text"]
     told = [str(text) for text in texts if str(text).startswith(_TOLD)]
     return told[-1].removeprefix(_TOLD) if told else ""
 
 
 def _overlap_share(case: Case) -> float:
-    """Of the time in which gradients travel, the share in which the framework computes."""
+    """The share of the gradients' communication during which the framework computes."""
     joint, steps = case.analysis.joint, case.analysis.found_steps
     if all(one.gradients for one in case.analysis.owners):
         return case.analysis.overlap.overlap_share
@@ -213,14 +214,14 @@ def _overlap_setting(case: Case) -> str:
 
 
 def _engine_chose(case: Case) -> bool:
-    """DistributedOptimizer hands over all gradients at once, because HVDTUNE_OVERLAP=auto finds no
-    CPU left over for overlapping: it does so in one call."""
+    """Whether DistributedOptimizer submits all gradients at once, in one call, because
+    HVDTUNE_OVERLAP=auto found no spare CPU for overlapping."""
     return _overlap_setting(case) == "auto" and case.uses_torch and _in_one_call(case)
 
 
 def _in_one_call(case: Case) -> bool:
-    """One call hands over a step's tensors, as DistributedOptimizer.step() does: most have the same
-    time of submission. Earlier recordings tell it by waits that are mostly for several tensors."""
+    """Whether one call submits a step's tensors, as DistributedOptimizer.step() does. Recordings of
+    earlier versions show it by waits mostly for several tensors, or one time of submission."""
     if case.program:
         return _overlap_setting(case) != "on"
     view = case.analysis.joint.reference
@@ -239,7 +240,7 @@ def _in_one_call(case: Case) -> bool:
 
 
 def _overlap_action(case: Case) -> str:
-    """HVDTUNE_OVERLAP is DistributedOptimizer's, which only PyTorch's face has."""
+    """What to do. HVDTUNE_OVERLAP affects only PyTorch's DistributedOptimizer."""
     if not case.uses_torch:
         return (
             "Submit each gradient with hvd.allreduce_async as soon as it is computed, and "
@@ -251,24 +252,24 @@ def _overlap_action(case: Case) -> str:
     if found.endswith("kept"):
         return "Nothing to do; HVDTUNE_OVERLAP=on overlaps from the first step on."
     if found.endswith("left off"):
-        return "Nothing to do; HVDTUNE_OVERLAP=on would overlap all the same."
+        return "Nothing to do; HVDTUNE_OVERLAP=on would overlap anyway."
     if found.startswith("being tried"):
-        return "Train longer: hvdtune decides by itself, within some hundred steps."
+        return "Train longer: hvdtune decides on its own within a few hundred steps."
     if "gradients are changed" in found:
         return (
             "Call optimizer.synchronize() before gradients are changed, and step() inside "
-            "optimizer.skip_synchronize(): hvdtune then tries overlapping by itself."
+            "optimizer.skip_synchronize(): hvdtune then tries overlapping on its own."
         )
     if _engine_chose(case):
         return (
-            "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS): hvdtune then "
-            "overlaps by itself."
+            "Leave each rank a CPU besides those of its compute threads (OMP_NUM_THREADS): hvdtune "
+            "then overlaps on its own."
         )
     if case.program.get("groups"):
         return (
-            "A group's gradients travel when the last of them is there: leave groups= out, or make "
-            "more and smaller groups."
+            "A group's gradients are sent when the last of them is ready: leave groups= out, or "
+            "make more and smaller groups."
         )
     if case.program:
-        return "Leave a CPU to each rank beside its compute threads (OMP_NUM_THREADS)."
+        return "Leave each rank a CPU besides those of its compute threads (OMP_NUM_THREADS)."
     return "Use hvd.DistributedOptimizer, whose hooks submit each gradient when it is ready."

@@ -1,4 +1,4 @@
-"""When a cause costs time: the share of it, and the order in which ranks take turns."""
+"""When a cause costs time: its share of the time, and the order in which ranks take turns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.analysis import chance
 
-#: Ranks are late in turn if so many of the steps are held up by the rank that held up the one a
-#: round before.
+#: Ranks are late in turn if in this share of the steps the late rank is that of one round before.
 IN_TURN = 0.8
 
 
 def held_up(case: Case, ranks: Sequence[int]) -> np.ndarray:
-    """[S] s by which these ranks held each step up; 0 where another one did, or nobody."""
+    """[S] s by which these ranks held each step up; 0 if another rank did, or none."""
     table = case.analysis.lateness
     own = table[table["rank"].isin(ranks)]
     delays: np.ndarray = (own["delay_s"] * own["last"]).groupby(own["step"]).max().to_numpy()
@@ -23,23 +22,23 @@ def held_up(case: Case, ranks: Sequence[int]) -> np.ndarray:
 
 
 def share(case: Case, delays: np.ndarray) -> float:
-    """Of all recorded steps' time."""
+    """Share of all recorded steps' time."""
     return float(delays.sum() / case.durations.sum())
 
 
 def by(delays: np.ndarray) -> float:
-    """Mean over the steps that were held up, s: with how many there are it explains the share."""
+    """Mean over the steps that were held up, s."""
     late = delays[delays > 0]
     return float(late.mean()) if len(late) else 0.0
 
 
 def _most(who: np.ndarray) -> int:
-    """The one that is there most often, without -1; -1 if there is none."""
+    """The most frequent value other than -1; -1 if there is none."""
     return int(np.bincount(who[who >= 0]).argmax()) if (who >= 0).any() else -1
 
 
 def turns(case: Case) -> list[int]:
-    """The ranks in the order in which they are late, over and over; empty if there is none."""
+    """The ranks in the order in which they are late in each round; empty if there is none."""
     from scipy.stats import binom
 
     table = case.analysis.lateness

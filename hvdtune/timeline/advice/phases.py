@@ -1,7 +1,7 @@
-"""Causes of lost time that lie in a rank's own time: slow input, a slow update, work beside it.
+"""Causes of lost time in the ranks' own time: slow input, a slow update, work besides training.
 
-All ranks alike spend it there in every step. Where one rank does, its finding (ranks.py) says in
-which phase it is longer than the others (`told`).
+These findings are about time that all ranks spend in every step. If a single rank does, its finding
+(ranks.py) says in which phase it takes longer than the others (`told`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hvdtune.timeline.analysis.phases import (
 from hvdtune.timeline.replay import changes
 from hvdtune.timeline.replay.program import Play, Program
 
-#: Shares of the step from which on all ranks' input, work beside training and update are told …
+#: All ranks' input, work besides training and update are reported from this share of the step on …
 LONG = 0.1
-#: … and seconds: handing over a batch from a worker, say, takes as long.
+#: … and from this many seconds on: handing over a batch from a worker takes as long.
 LEAST = 1e-3
-#: An update that takes as long as one of Adam's is told if it is this share of the computing; one
-#: that takes so many times as long, if it is LONG.
+#: An update that takes as long as Adam's is reported from this share of the computing on; one that
+#: takes this many times as long, from LONG on.
 MUCH, SLOWER = 0.4, 1.5
-#: What an update takes at most on a CPU by gradient bytes and tensors, s (PyTorch 2.13, not fused);
-#: the fused Adam takes a quarter of it.
+#: The most that an update takes on a CPU per gradient byte and per tensor, s (PyTorch 2.13, not
+#: fused); the fused Adam takes a quarter of it.
 ADAM, SGD, FUSED = (1.8e-9, 33e-6), (0.5e-9, 15e-6), 0.25
 
 
@@ -45,7 +45,7 @@ ADAM, SGD, FUSED = (1.8e-9, 33e-6), (0.5e-9, 15e-6), 0.25
 
 
 def slow_input(case: Case) -> list[Finding]:
-    """All ranks wait for their input in every step, or get it ready before the forward pass."""
+    """All ranks wait for their input in every step, or prepare it before the forward pass."""
     names = [INPUT] if on_device(case.analysis) else [INPUT, BEFORE]
     own = _seconds(case, names)
     spent = _common(own)
@@ -70,19 +70,19 @@ def slow_input(case: Case) -> list[Finding]:
             "Load ahead: DataLoader(…, num_workers=2 or more, prefetch_factor=4, "
             "persistent_workers=True, pin_memory=True on GPUs); if the workers are busy already,"
             if case.uses_torch
-            else "Load ahead, in a thread or a process; if that is busy all the time,"
+            else "Load ahead, in a thread or a process; if it is busy all the time,"
         )
         action = f"{ahead} make the input cheaper: decode and resize it once, in advance."
     else:
         sentence = (
             f"{who} spend{s} {took} of each step ({100 * share:.0f} %) between the update and the "
-            "forward pass: on getting input ready, or on what follows a step (a log, a "
+            "forward pass: on preparing input, or on work after a step (a log, a "
             "checkpoint)."
         )
         action = (
-            "Get the next batch while this one is trained on, by a DataLoader(…, num_workers=2 or "
-            "more) or a thread; do the rest less often, or in the background. Which it is "
-            'shows with hvd.mark("…"): around a part of it.'
+            "Get the next batch during training on this one, with a DataLoader(…, num_workers=2 or "
+            "more) or a thread; do the rest less often, or in the background. To see which it is, "
+            'put hvd.mark("…"): around a part of it.'
         )
     evidence: dict[str, float | str] = {
         "input_share": share,
@@ -94,8 +94,8 @@ def slow_input(case: Case) -> list[Finding]:
 
 
 def _has_grown(case: Case, spent: np.ndarray) -> bool:
-    """Steps have become longer on all ranks, and before that `spent` ([S] s) was no large part of
-    them: that they have is what is wrong."""
+    """Whether steps have become longer on all ranks, and `spent` ([S] s) was not a large part of
+    them before: then the growth is what is wrong."""
     found = case.change
     if found is None or not found.everywhere:
         return False
@@ -107,8 +107,8 @@ def _has_grown(case: Case, spent: np.ndarray) -> bool:
 
 
 def slow_update(case: Case) -> list[Finding]:
-    """The optimizer's update takes much longer than updates of so many bytes do, or it is so much
-    of the computing that a quicker one would be worth it."""
+    """The optimizer's update takes much longer than usual for that many bytes, or it is so large a
+    part of the computing that a faster one would pay off."""
     own = _seconds(case, [UPDATE])
     usual = case.usual
     spent = _common(own)
@@ -136,8 +136,8 @@ def slow_update(case: Case) -> list[Finding]:
             f"{milliseconds(normal)} for as many bytes."
         )
         action = (
-            "See what optimizer.step() does besides: Python for each parameter, a schedule, a "
-            f"norm, a copy of the weights. Take one of torch.optim's{hint}, do the rest "
+            "See what else optimizer.step() does: Python for each parameter, a schedule, a "
+            f"norm, a copy of the weights. Use one of torch.optim's{hint}, do the rest "
             "less often, or on fewer and larger tensors."
         )
     else:
@@ -147,8 +147,8 @@ def slow_update(case: Case) -> list[Finding]:
             f"every rank: {milliseconds(took)} of each step for {words.size(size)} of gradients."
         )
         action = (
-            "torch.optim's optimizers take fused=True, which on CPUs needs about a quarter of the "
-            "time; or update less often: DistributedOptimizer(…, backward_passes_per_step=2)."
+            "Pass fused=True to torch.optim's optimizer: on CPUs it then takes about a quarter of "
+            "the time. Or update less often: DistributedOptimizer(…, backward_passes_per_step=2)."
         )
     gains = [
         case.sample.gain(_earlier(np.maximum(own - rest, 0.0), at_end=True))
@@ -199,7 +199,7 @@ def beside_training(case: Case) -> list[Finding]:
                 "work beside training",
                 f"{who} spend{s} {milliseconds(took)} of each step ({100 * took / step:.0f} %) "
                 f"{what}.",
-                f"{action}: every hundredth step, say, costs hardly anything.",
+                f"{action}: every hundredth step, for example, costs hardly anything.",
                 gain,
                 {"phase": name, "spent_ms": 1e3 * took, "spent_share": took / step},
                 _around(0.8 * gain, gain, most),
@@ -213,12 +213,12 @@ def _all_recorded(case: Case) -> bool:
 
 
 def _who(case: Case) -> tuple[str, str]:
-    """Of whom a sentence tells, and the end of its verb."""
+    """The subject of a sentence, and the ending of its verb."""
     return ("All ranks", "") if case.analysis.recording.size > 1 else ("The program", "s")
 
 
 def _seconds(case: Case, names: list[str]) -> np.ndarray:
-    """[ranks, S] s in these phases together; 0 where they are not recorded."""
+    """[ranks, S] s in these phases together; 0 if they were not recorded."""
     table = case.analysis.phases
     shape = len(case.analysis.joint.views), len(case.analysis.found_steps)
     if table.empty:
@@ -235,13 +235,13 @@ def _compute(case: Case) -> np.ndarray:
 
 
 def _common(seconds: np.ndarray) -> np.ndarray:
-    """[S] what all ranks have in common: where one has more, that is its own fault."""
+    """[S] the time that all ranks have in common; a single rank's excess is its own fault."""
     least: np.ndarray = seconds.min(axis=0)
     return least
 
 
 def _gradients(case: Case) -> tuple[float, float]:
-    """Tensors and bytes that are reduced in a step, in the mean."""
+    """Tensors and bytes that are reduced in a step, on average."""
     joint, of = case.analysis.joint, case.analysis.found_steps.batch_step
     inside = (of >= 0) & (joint.kind == 0)
     steps = max(len(case.analysis.found_steps), 1)
@@ -249,22 +249,22 @@ def _gradients(case: Case) -> tuple[float, float]:
 
 
 def _crowd(case: Case) -> float:
-    """Ranks to a CPU, at least 1: so much longer does everything take there."""
+    """Ranks per CPU, at least 1: the factor by which everything takes longer."""
     identities = [v.recording.identity for v in case.analysis.joint.views.values()]
     crowds = [one.local_size / one.cpus for one in identities if one.cpus and one.local_size]
     return max([1.0, *crowds])
 
 
 def _around(least: float, gain: float, most: float) -> tuple[float, float]:
-    """An interval around these, with what every expected gain may be off by."""
+    """An interval around these, widened by the error of every expected gain."""
     low, high = min(least, gain), max(most, gain)
     off = RELATIVE * gain + ABSOLUTE
     return max(0.0, min(low, gain - off)), min(1.0, max(high + ABSOLUTE, gain + off))
 
 
 def _earlier(seconds: np.ndarray, at_end: bool = False) -> changes.Change:
-    """Each rank computes for so much less in each step, [ranks, S] s: before it submits anything,
-    or after its last wait."""
+    """The change: each rank computes less in each step, by [ranks, S] s, before it submits
+    anything, or after its last wait."""
 
     def change(one: Play) -> Play:
         less = 1e9 * seconds[:, one.step]
@@ -284,7 +284,7 @@ def _sooner(program: Program, time: float, at_end: bool) -> Program:
 
 
 def _less_work(one: Play, less: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """What is left of the CPUs' work: what was no CPU time in the rest may have been in this."""
+    """The CPU work that is left. All time without CPU use may have been in the removed time."""
     if len(one.cpu) != len(one.programs):
         return one.work
     rest = np.array([p.compute for p in one.programs]) - less
@@ -297,8 +297,7 @@ def _less_work(one: Play, less: np.ndarray) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True)
 class Where:
-    """In which phase ranks take longer than the others. `sentence` and `action` may be added to a
-    finding's."""
+    """The phase in which ranks take longer; `sentence` and `action` may extend a finding's."""
 
     phase: str
     seconds: float
@@ -311,21 +310,21 @@ _ACTIONS = {
     "its loader's workers; load ahead (num_workers, prefetch_factor).",
     BEFORE: "See what it does between its update and its forward pass: loading its input, "
     "logging, saving; load ahead, and do the rest in the background.",
-    BETWEEN: "See what it does behind its update: logging, saving, measuring; do that in the "
+    BETWEEN: "See what it does after its update: logging, saving, measuring; do that in the "
     "background, or on all ranks in turn.",
     FORWARD: "See what it computes: longer sequences or a larger batch than the others', other "
     "programs on its CPUs, a lower clock.",
     BACKWARD: "See what it computes: longer sequences or a larger batch than the others', other "
     "programs on its CPUs, a lower clock.",
-    UPDATE: "See what its optimizer does besides: a schedule, a norm, a copy of the weights.",
+    UPDATE: "See what else its optimizer does: a schedule, a norm, a copy of the weights.",
     EVALUATION: "Evaluate on all ranks at the same time, each a share of the data, or less often.",
     CHECKPOINT: "Save in the background, smaller or less often: the others wait for it.",
 }
 
 
 def with_update(case: Case, chosen: np.ndarray, ranks: list[int]) -> np.ndarray:
-    """The steps `chosen`, [S] bool, and those before them if it is their updates that made `ranks`
-    late: they are waited for in the step behind."""
+    """The steps `chosen`, [S] bool, and those before them if their updates made `ranks` late: the
+    others wait for an update in the step after it."""
     steps = case.analysis.found_steps.number
     if where(case.analysis, steps[chosen], ranks):
         return chosen
@@ -335,11 +334,11 @@ def with_update(case: Case, chosen: np.ndarray, ranks: list[int]) -> np.ndarray:
 
 
 def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
-    """In which phase `ranks` are longer than the others in the steps of the numbers `steps`; None
-    where no phase is known, or not most of it is one phase's."""
+    """The phase in which `ranks` take longer than the others in the steps with the numbers `steps`;
+    None if no phase is known, or most of the excess is not in one phase."""
     name = where(case.analysis, steps, ranks)
     if not name and (before := steps[steps - 1 >= case.analysis.found_steps.number[0]] - 1).size:
-        # A step's update is waited for in the step behind it.
+        # The others wait for a step's update in the step after it.
         name, steps = where(case.analysis, before, ranks), before
         name = name if name == UPDATE else ""
     if not name:
@@ -351,9 +350,9 @@ def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
     they, s = ("it", "s") if len(ranks) == 1 else ("they", "")
     longer = milliseconds(seconds)
     clause = {
-        INPUT: f"{their} input comes {longer} later than the others'",
+        INPUT: f"{their} input arrives {longer} later than the others'",
         BEFORE: f"{they} spend{s} {longer} more than the others before the forward pass (input, "
-        "preparation, what follows a step)",
+        "preparation, work after a step)",
         BETWEEN: f"{they} spend{s} {longer} more than the others between update and next input",
         FORWARD: f"{their} forward pass takes {longer} longer than the others'",
         BACKWARD: f"{their} backward pass takes {longer} longer than the others'",

@@ -1,4 +1,4 @@
-"""Causes of lost time that lie in a rank: stragglers and stalls. Each function is one question."""
+"""Causes of lost time in a rank: stragglers and stalls. Each function is one question."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from hvdtune.timeline.words import ordinal
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
 
-#: An excess in one of these phases is no share of the data that others could take over.
+#: An excess in one of these phases is not work on data that others could take over.
 OWN = frozenset({"input", "before", "between", "evaluation", "checkpoint", "update"})
-#: A rank for which nobody seems to wait is told if this share of the step is what it computes
-#: longer, and what curing that gives.
+#: A rank for which no other seems to wait is reported if its excess of computing, and the gain of
+#: curing it, are this share of the step.
 LONGER = 0.05
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:
-    """Stalls that the stall check reported and that no whole step holds: the job never went on, or
-    it ended there."""
+    """Stalls reported outside whole steps: the job never went on, or ended there."""
     found = []
     table = analysis.stalls
     total = _recorded_seconds(analysis)
@@ -40,7 +39,7 @@ def endless_stalls(analysis: Analysis) -> list[Finding]:
                 f"The others waited for {who} from {row['time_s']:.1f} s on, and the recording "
                 f"ends there: {_who_waits(row['text'], int(row['rank']))}",
                 "See what that rank does: hvdtune stacks, or the Python stack in the stall report. "
-                "A rank that skips a collective that the others call never comes.",
+                "A rank that skips a collective keeps the others waiting for it forever.",
                 min(1.0, row["seconds"] / total) if total > 0 else 0.0,
                 {"stalled_s": float(row["seconds"]), "rank": float(row["rank"])},
             )
@@ -49,8 +48,8 @@ def endless_stalls(analysis: Analysis) -> list[Finding]:
 
 
 def _who_waits(report: str, rank: int) -> str:
-    """The line of a stall report that says who waits for this rank, or else who waits for whom; the
-    others are stacks and advice."""
+    """The line of a stall report that says which ranks wait for this rank, or else which wait for
+    which; the other lines are stacks and advice."""
     lines = [line.strip() for line in report.splitlines() if line.strip()] or [""]
     own = re.compile(rf"missing: ranks? {rank}\b")
     lines = [line for line in lines if own.search(line)] or lines
@@ -109,8 +108,8 @@ def stalls(case: Case) -> list[Finding]:
 def _in_phase(
     case: Case, late: list[int], chosen: np.ndarray, text: str, do: str
 ) -> tuple[str, str]:
-    """The sentence with the phase in which these ranks are longer than the others in the steps
-    `chosen`, [S] bool, and what to do about that; as they are where no phase is known."""
+    """The sentence and action, with the phase in which these ranks take longer than the others in
+    the steps `chosen`, [S] bool; unchanged if no phase is known."""
     where = phases.told(case, case.analysis.found_steps.number[chosen], late)
     return (f"{text} {where.sentence}", where.action) if where else (text, do)
 
@@ -120,7 +119,7 @@ def _capital(text: str) -> str:
 
 
 def _cured(case: Case, late: list[int], chosen: np.ndarray, *, hidden: bool = False) -> cure.Cure:
-    """See cure.of_ranks; work that is no share of the data moves to nobody."""
+    """See cure.of_ranks; only work on data can move to other ranks."""
     steps = case.analysis.found_steps.number[chosen]
     moves = where(case.analysis, steps, late) not in OWN
     return cure.of_ranks(case, late, chosen, moves=moves, hidden=hidden)
@@ -129,8 +128,8 @@ def _cured(case: Case, late: list[int], chosen: np.ndarray, *, hidden: bool = Fa
 def stragglers(case: Case) -> list[Finding]:
     """Ranks that hold the others up in most steps, or in an interval of steps."""
     table = case.analysis.stragglers
-    stalled = set(case.stalled)  # told as stalls
-    table = table[~table["rank"].isin(case.drifting)]  # told as drifts
+    stalled = set(case.stalled)  # reported as stalls
+    table = table[~table["rank"].isin(case.drifting)]  # reported as drifts
     rows = table[table["kind"] == "persistent"].to_dict("records")
     rows = [row for row in rows if not case.late_by_operations([int(row["rank"])])]
     told = stalled | set(case.drifting)
@@ -154,9 +153,9 @@ def _has_no_cpu(case: Case, row: schema.Straggler) -> bool:
 
 
 def _longest(case: Case) -> list[Finding]:
-    """A rank that computes longer than every other in most steps, though nobody seems to wait for
-    it: the others still compute when communication could begin, and are blocked by all of that in
-    the end. None where ranks are told as late."""
+    """A rank that computes longer than every other in most steps although no other seems to wait
+    for it: the others still compute when communication could begin, and then are blocked by all of
+    it at the end. None if ranks are reported as late."""
     table = case.analysis.stragglers
     ranks = [rank for rank in case.analysis.joint.views if rank in case.computing]
     if case.slow_group or table["kind"].astype(bool).any():
@@ -193,8 +192,8 @@ def _longest(case: Case) -> list[Finding]:
                 case.usual,
                 f"{_capital(case.where(late[0]))} computes longer than the others in "
                 f"{100 * often:.0f} % of the steps, by {milliseconds(excess)} on average: "
-                f"{100 * excess / step:.0f} % of the time. Communication begins later by that, and "
-                "all of it blocks the others at the end of their steps.",
+                f"{100 * excess / step:.0f} % of the time. Communication begins that much later, "
+                "and all of it blocks the others at the end of their steps.",
                 f"Find out why rank {late[0]} computes longer: its share of the data, its input "
                 "pipeline, other processes on its host, its clock speed. Until then give it less "
                 "work." + cured.says(),
@@ -244,8 +243,8 @@ def _straggler(case: Case, row: schema.Straggler) -> Finding:
             f"{why and f', because {why}'}."
         )
         action = (
-            f"End what else runs on the CPUs that rank {rank} may use (top shows it), or let it "
-            "have others (taskset, numactl)."
+            f"End the other programs on the CPUs that rank {rank} may use (top shows them), or "
+            "give it other CPUs (taskset, numactl)."
             if why
             else f"Find out why rank {rank} computes longer: its share of the data, its input "
             "pipeline, other processes on its host, its clock speed. Until then give it less work."
@@ -271,8 +270,8 @@ def _straggler(case: Case, row: schema.Straggler) -> Finding:
             case,
             [rank],
             chosen,
-            f"{_capital(case.where(rank))} held the others up in {when}; before and after it "
-            "hardly did.",
+            f"{_capital(case.where(rank))} held the others up in {when}, but hardly before and "
+            "after.",
             f"Look at what happened on rank {rank}'s host then: another process, a checkpoint, "
             "throttling, a slow shard of the data." + cured.says(),
         ),
@@ -283,14 +282,14 @@ def _straggler(case: Case, row: schema.Straggler) -> Finding:
 
 
 def _both(cured: cure.Cure) -> dict[str, float | str]:
-    """As evidence: what it gives if the work moves to others, and if it vanishes."""
+    """As evidence: the gain if the work moves to others, and if it vanishes."""
     if cured.moved is None:
         return {}
     return {"gain_if_moved": cured.moved.gain, "gain_if_removed": cured.removed.gain}
 
 
 def _pauses(case: Case, row: schema.Straggler) -> Finding:
-    """A rank that holds the others up again and again, but not in most steps."""
+    """A rank that holds the others up repeatedly, but not in most steps."""
     rank, period = int(row["rank"]), int(row["period"])
     paused = case.paused(rank)
     cured = cure.of_ranks(case, [rank], phases.with_update(case, paused, [rank]), moves=False)

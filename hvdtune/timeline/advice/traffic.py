@@ -1,5 +1,5 @@
-"""Causes of lost time that lie in what is sent, how, and under which settings. Each function is one
-question; each returns the findings that its condition holds for, with the expected gain."""
+"""Causes of lost time in the traffic: what is sent, how, and under which settings. Each function is
+one question and returns its findings, with the expected gain."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from hvdtune.timeline.replay.program import Play
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
 THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CYCLES = (0.1, 0.5, 1.0, 2.0, 5.0)
-#: Of values that are as good within this share of a step, the one nearest to the default is told.
+#: Of values whose gains differ by less than this share of a step, the one nearest to the default is
+#: recommended.
 AS_GOOD = 0.005
-#: One setting gives clearly more than another when it gives this much more of what it gives.
+#: One setting saves clearly more than another if the difference is this share of what it saves.
 CLEARLY = 0.1
-#: Batches of so many bytes tell what a byte costs: in the quickest of them, the percentile. An
-#: allreduce moves TWICE as much as a broadcast of as many bytes.
+#: Batches of this many bytes show what a byte costs: this percentile of them. An allreduce moves
+#: TWICE as much as a broadcast of as many bytes.
 BYTES_TELL, QUICK, TWICE = 64 << 10, 10, 2
-#: Where ranks have one CPU each or less, fewer batches gave so many times what was replayed,
+#: If ranks have at most one CPU each, fewer batches saved this many times what the replay says,
 #: typically and at most (benchmarks/timeline/planted.py, "threshold 0").
 FEWER_WAKES = 1.5, 2.6
-#: "Communication bound" is only what has this share of the step at least.
+#: A job is "communication bound" only from this share of the step on.
 BOUND = 0.1
-#: … and from this share on it is said that waiting for late ranks is not among it.
+#: … and from this share of waiting for late ranks on, the sentence says that this is not counted.
 MENTIONED = 0.005
-#: A size that has this much of the best size's bandwidth is that size, or as good.
+#: A size with this share of the best size's bandwidth is as good as the best.
 BEST_SIZE = 0.995
 DEFAULT_MIB, DEFAULT_MS = 128, 1.0
-#: A tensor is huge when it has this share of the bytes of the step, and comes last when at most
-#: this share of the tensors is submitted after it.
+#: A tensor is huge if it has this share of the step's bytes, and last if at most this share of the
+#: tensors is submitted after it.
 HUGE, LAST = 0.2, 0.1
-#: … and is so many times as large as the next one: of several equal ones none is to blame.
+#: … and is this many times as large as the next one: among equal ones none is to blame.
 LARGER = 1.5
 #: In place: share of a staged allreduce's time, see docs/metrics.md.
 LARGE = MIB
-#: What a tensor that is described anew takes of a step besides, s: the least, typically, the most
+#: The extra time of a step for each tensor that is described anew, s: the least, typical, the most
 #: (benchmarks/timeline/planted.py, "names made up" and "cache too small").
 DESCRIBED = 1e-6, 3e-6, 10e-6
 
@@ -49,8 +50,8 @@ DESCRIBED = 1e-6, 3e-6, 10e-6
 def settings(case: Case) -> list[Finding]:
     """Fusion threshold and cycle time: is there a better value?
 
-    Either may seem to help where only one is wrong. Told first is the one that gives clearly more,
-    or that is further from its default; the other only for what it gives beyond that.
+    Both may seem to help even if only one is wrong. The first finding is about the one that saves
+    clearly more, or is further from its default; the other one's gain is what it saves beyond that.
     """
     thresholds = _of_thresholds(case.sample)
     cycles = _of_cycles(case.sample)
@@ -81,7 +82,7 @@ def settings(case: Case) -> list[Finding]:
 
 
 def _of_thresholds(sample: whatif.Bench) -> dict[float, float]:
-    """What each threshold, MiB, gives. All that a step's tensors do not reach give the same."""
+    """The gain of each threshold, MiB. It is the same for all thresholds above a step's bytes."""
     most = max((one.bytes.sum() for stretch in sample.stretches for one in stretch), default=0)
     gains = {
         float(mib): sample.gain(whatif.threshold(mib * MIB))
@@ -97,15 +98,15 @@ def _of_thresholds(sample: whatif.Bench) -> dict[float, float]:
 
 
 def _of_cycles(sample: whatif.Bench) -> dict[float, float]:
-    """What each cycle time, ms, gives."""
+    """The gain of each cycle time, ms."""
     now = sample.rules.cycle
     return {ms: 0.0 if ms * 1e6 == now else sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
 
 
 def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
-    """What larger batches give. Small ones say little of what a byte costs in a large one: it may
-    cost as little as in the quickest of the recording. With no CPU left over, each batch takes from
-    the programs more than the replay knows of (FEWER_WAKES)."""
+    """The gain of larger batches. Small batches say little about the cost of a byte in a large one:
+    it may be as low as in the fastest of the recording. Without a spare CPU, each batch takes more
+    from the programs than the replay models (FEWER_WAKES)."""
     joint = case.analysis.joint
     large = np.flatnonzero(joint.bytes >= BYTES_TELL)
     meanings = [replayed]
@@ -125,7 +126,7 @@ def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:
 
 
 def _distance(value: float, default: float) -> float:
-    """How far a setting is from its default, as a factor's logarithm."""
+    """How far a setting is from its default: the logarithm of their ratio."""
     return abs(float(np.log(max(value, 1e-6) / default)))
 
 
@@ -165,9 +166,12 @@ def _threshold(case: Case, best: float, gives: Expected) -> Finding:
 def _cycle(case: Case, best: float, gives: Expected) -> Finding:
     now, tail = case.cycle / 1e6, case.analysis.fusion.tail_s
     if best < now:
-        kind, effect = "cycle time too long", "ready gradients wait that long for company"
+        kind, effect = (
+            "cycle time too long",
+            "ready gradients wait that long for others to join them",
+        )
     else:
-        kind, effect = "cycle time too short", "gradients travel in many small operations"
+        kind, effect = "cycle time too short", "gradients are sent in many small operations"
     evidence: dict[str, float | str] = {
         "cycle_ms": now,
         "better_ms": best,
@@ -186,20 +190,20 @@ def _cycle(case: Case, best: float, gives: Expected) -> Finding:
 
 
 def _tuned(case: Case) -> str:
-    """To whom the autotuner sets it."""
+    """The advice for a setting: with the autotuner on, let that set it."""
     on = str(case.analysis.settings.get("HOROVOD_AUTOTUNE", "")).lower() in ("1", "true")
     return "The autotuner is on and may not be done: let it run for longer, or set " if on else ""
 
 
 def _nearest(gains: dict[float, float], default: float) -> float:
-    """Of the values that are as good as the best, the one nearest to the default."""
+    """The value nearest to the default among those as good as the best."""
     most = max(gains.values())
     good = [value for value, gain in gains.items() if gain >= most - AS_GOOD]
     return min(good, key=lambda value: abs(np.log(value / default)))
 
 
 def huge_tensor(case: Case) -> list[Finding]:
-    """One tensor that is most of the traffic and comes last: nothing can hide it."""
+    """One tensor is most of the traffic and is sent last: nothing can hide it."""
     plays = [one for stretch in case.sample.stretches for one in stretch]
     if not plays:
         return []
@@ -223,10 +227,10 @@ def huge_tensor(case: Case) -> list[Finding]:
         Finding(
             "huge tensor last",
             f"Tensor {text} is {100 * share:.0f} % of the bytes ({words.size(one.bytes[at])}) and "
-            f"is submitted when {100 * (1 - later):.0f} % of the others have been: nothing is left "
-            "to compute while it travels.",
-            "Have its gradient computed and submitted earlier (use the layer later in the model, "
-            "or order the backward pass), or split the parameter, so that parts of it travel sooner"
+            f"is submitted after {100 * (1 - later):.0f} % of the others: nothing is left "
+            "to compute while it is sent.",
+            "Compute and submit its gradient earlier (use the layer later in the model, or order "
+            "the backward pass), or split the parameter, so that parts of it are sent earlier"
             + ("; sparse_as_dense=False if it is an embedding." if case.uses_torch else "."),
             gives.gain,
             {
@@ -242,15 +246,15 @@ def huge_tensor(case: Case) -> list[Finding]:
 
 
 def copies(case: Case) -> list[Finding]:
-    """Large gradients are packed and unpacked though they could be reduced where they are. The gain
-    is what that saves on top of the best change found before."""
+    """Large gradients are packed and unpacked although they could be reduced in place. The gain is
+    what that saves on top of the best change found before."""
     plays = [one for stretch in case.sample.stretches for one in stretch]
     recording = case.analysis.recording
     ranks = recording.size
     if not plays or not case.uses_torch or ranks < 2 or any(one.in_place for one in plays):
         return []
     if case.program.get("views") or case.program.get("compression"):
-        return []  # they are, or cannot be: what travels is not the gradients themselves
+        return []  # they are in place, or cannot be, since others are sent
     if case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s") < WORTH:
         return []
     # docs/performance.md: a staged allreduce moves 5n - 3 times the bytes, one in place 3n - 1.
@@ -281,8 +285,8 @@ def copies(case: Case) -> list[Finding]:
 
 
 def automatic_names(case: Case) -> list[Finding]:
-    """Tensors without a name of their own, or more names than the cache holds: every operation is
-    described and compared anew."""
+    """Tensors have no names of their own, or there are more names than cache entries: every
+    operation is described and compared anew."""
     view = case.analysis.joint.reference
     names = [name.name for name in view.recording.names]
     made_up = sum(bool(AUTOMATIC.search(name)) for name in names)
@@ -297,14 +301,14 @@ def automatic_names(case: Case) -> list[Finding]:
     least, likely, most = (min(1.0, agreeing + each * cost) for cost in DESCRIBED)
     if made_up >= 0.5 * used:
         sentence = (
-            f"{made_up} tensors have names that the engine made up: they never come again, so "
+            f"{made_up} tensors have names that the engine made up: they never repeat, so "
             "every operation is described to the coordinator and compared anew."
         )
         action = "Give tensors names that are the same in every step: hvd.allreduce(x, name=…)."
     else:
         sentence = (
             f"{len(names)} different tensors are used and the cache holds {capacity:.0f}, so "
-            "descriptions travel again and again."
+            "their descriptions are sent repeatedly."
         )
         action = f"HOROVOD_CACHE_CAPACITY={2 ** int(np.ceil(np.log2(len(names) + 1)))}."
     return [
@@ -327,8 +331,8 @@ def _capacity(case: Case) -> float:
 
 
 def communication(case: Case) -> list[Finding]:
-    """What is left is moving bytes: fewer of them, or less often. The gain is what that saves on
-    top of the best change found before."""
+    """The rest of the time goes into moving bytes: send fewer, or less often. The gain is what that
+    saves on top of the best change found before."""
     skew = case.part("skew_wait_s")
     exposed = _exposed(case) - skew
     apart = ", waiting for late ranks not counted" if skew >= MENTIONED else ""
@@ -358,14 +362,14 @@ def communication(case: Case) -> list[Finding]:
 
 
 def _exposed(case: Case) -> float:
-    """Share of the step that the program is blocked, for other operations' own time not counted."""
+    """Share of the step in which the program is blocked, without the time of other operations."""
     others = [one for one in case.analysis.owners if not one.gradients]
     spent = sum(one.blocked_s - one.late_s for one in others)
     return case.analysis.overlap.exposed_share - spent / float(case.durations.mean())
 
 
 def _near(share: float, measured: bool) -> str:
-    """How much of the best bandwidth that is; nothing where it is the best, for want of another."""
+    """`, 80 % of the best size's`: its share of the best bandwidth; "" if it is itself the best."""
     if not np.isfinite(share) or (not measured and share >= BEST_SIZE):
         return ""
     return f", {100 * share:.0f} % of " + ("this machine's peak" if measured else "the best size's")
@@ -381,11 +385,11 @@ def _send_less(case: Case) -> str:
         if case.program.get("compression"):
             return f"{often}."
         return (
-            f"{often}; or fewer bytes: compression=hvd.Compression.fp16, where converting costs "
+            f"{often}; or send fewer bytes: compression=hvd.Compression.fp16, if converting costs "
             "less than sending."
         )
     return (
-        "Send less often: add up the gradients of two batches before hvd.allreduce, or take a "
-        "larger batch; or fewer bytes: reduce float16 instead of float32, where converting costs "
+        "Send less often: add up the gradients of two batches before hvd.allreduce, or use a "
+        "larger batch; or send fewer bytes: reduce float16 instead of float32, if converting costs "
         "less than sending."
     )

@@ -1,5 +1,5 @@
-"""Causes of lost time that show along the run: steps that become longer, and work now and then on
-all ranks. Each function is one question; definitions: docs/metrics.md, "Courses"."""
+"""Causes of lost time that show over the run: steps that become longer, and occasional work on all
+ranks. Each function is one question; definitions: docs/metrics.md, "Courses"."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from hvdtune.timeline.analysis.trend import Change, course
 from hvdtune.timeline.words import ordinal
 from hvdtune.timeline.words import ranks as named
 
-#: What is responsible for longer steps is so much of what they are longer by.
+#: Something explains longer steps if it grew by this share of their growth.
 RESPONSIBLE = 0.5
-#: A step is longer than others if it is by so many spreads (median absolute deviations) …
+#: A step is longer than others if it is so by this many spreads (median absolute deviations) …
 SPREADS = 8
-#: … and this share of the median step: if it comes regularly, and at random.
+#: … and by this share of the median step: for regular steps, and for those at random.
 REGULAR, RANDOM = 0.15, 0.5
-#: At random: so many times as much as the longest of all other steps; a long tail has no such gap.
+#: At random: the excess must be this many times that of the longest other step; a long tail has no
+#: such gap.
 GAP = 2
-#: More of the steps than this are the usual ones.
+#: At most this share of the steps can be unusual.
 MOST = 0.26
 
 
@@ -56,7 +57,7 @@ def drifts(case: Case) -> list[Finding]:
     what = (
         f"all ranks compute {milliseconds(float(np.median(list(found.each.values()))))} longer"
         if found.ranks
-        else "operations take longer, the computing does not"
+        else "operations take longer, but computing does not"
     )
     if whole:
         when = f"Since step {numbers[first]} steps take"
@@ -71,7 +72,7 @@ def drifts(case: Case) -> list[Finding]:
 
 
 def _tuned(case: Case) -> bool:
-    """Settings changed on the way: so may the steps."""
+    """Whether settings changed on the way: that may have changed the steps."""
     tuning = case.analysis.tuning
     return len(tuning) > 0 and tuning["epoch"].nunique() > 1
 
@@ -83,7 +84,7 @@ def _drift_sentence(case: Case, found: Change) -> str:
     if not found.ranks:
         return (
             f"Communication takes longer and longer: {steps}, {_rate(found.course.growth, level)} "
-            "more with each; the computing stays as it is."
+            "more with each; computing does not."
         )
     if found.everywhere:
         grown = float(np.median(list(found.each.values())))
@@ -116,15 +117,15 @@ def _action(found: Change) -> str:
     drift = found.course.kind == "drift"
     if not found.ranks:
         return (
-            "Look at what else uses the network or the memory, and whether more or larger tensors "
-            f"are reduced {'with every step' if drift else 'then'}."
+            "Look for other users of the network or the memory, and for more or larger tensors "
+            f"that are reduced {'with every step' if drift else 'then'}."
         )
     who = "" if found.everywhere else f" on {named(found.ranks)}"
     if drift:
         return (
             f"Look for what grows{who} with every step: a list of losses that are still tensors "
             "(append loss.item(), not loss), a graph kept alive, a cache, a log that is read or "
-            "written anew; or longer inputs, or a CPU or GPU that becomes hot."
+            "rewritten; or longer inputs, or a CPU or GPU that becomes hot."
         )
     return (
         "Look at what changed then: another program on the hosts, a lower clock (heat, power), "
@@ -133,7 +134,7 @@ def _action(found: Change) -> str:
 
 
 def work_now_and_then(case: Case) -> list[Finding]:
-    """Every so many steps, or at random, a step takes much longer on all ranks alike."""
+    """Periodically or at random, a step takes much longer on all ranks."""
     paused, extra = _longer_steps(case)
     if paused.sum() < 3:
         return []
@@ -174,7 +175,7 @@ def work_now_and_then(case: Case) -> list[Finding]:
 
 
 def pauses_in_turn(case: Case) -> list[Finding]:
-    """Now and then a rank stops while the others wait, and it is another one every time."""
+    """Now and then a rank stops while the others wait, each time a different one."""
     table, numbers = case.analysis.lateness, case.analysis.found_steps.number
     told = np.zeros(len(numbers), bool)
     for row in case.rows("transient"):
@@ -197,9 +198,9 @@ def pauses_in_turn(case: Case) -> list[Finding]:
         Finding(
             "ranks pause in turn",
             f"In {paused.sum()} of {len(paused)} steps a rank stops for {size} (median) while the "
-            f"others wait: {100 * gain:.0f} % of the time. It is no rank's in particular (rank "
+            f"others wait: {100 * gain:.0f} % of the time. It is no rank in particular (rank "
             f"{often} most often, {ranks.count(often)} times), and at random.",
-            "Look at what ranks do only now and then, each by itself: a slow input, garbage "
+            "Look at what ranks do only now and then, each on its own: a slow input, garbage "
             "collection, a log, another program on their CPUs. Do it in the background, or on all "
             "ranks in the same step.",
             gain,
@@ -214,8 +215,8 @@ def pauses_in_turn(case: Case) -> list[Finding]:
 
 
 def _longer_steps(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """[S] bool: the steps in which all ranks compute longer; [S] s, by how much steps are longer
-    than usual, without what they waited for a late rank."""
+    """[S] bool: the steps in which all ranks compute longer; [S] s: how much longer than usual the
+    steps are, without waiting for a late rank."""
     computing = np.array(list(case.computing.values()))
     table = case.analysis.lateness
     delays = table.pivot(index="rank", columns="step", values="delay_s").to_numpy().max(axis=0)

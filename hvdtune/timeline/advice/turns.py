@@ -1,4 +1,4 @@
-"""Ranks that wait for each other, and it is another one every time."""
+"""Ranks that wait for each other, each time for a different one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hvdtune.timeline.advice.expected import one_of, saved
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.replay import changes
 
-#: Waiting for late ranks without one culprit is worth a look from this share of the step on.
+#: Waiting for late ranks without one culprit is reported from this share of the step on.
 TURNS = 0.05
 
 
 def taking_turns(case: Case) -> list[Finding]:
-    """Ranks wait for each other, and it is another one every time."""
+    """Ranks wait for each other, each time for a different one."""
     analysis = case.analysis
     table = analysis.waterfall
     ranks = set(analysis.found_steps.number[case.usual].tolist())
@@ -39,7 +39,7 @@ def taking_turns(case: Case) -> list[Finding]:
             "ranks take turns",
             _turns_sentence(case, order, delays, share, spread),
             "Give all ranks the same amount of work in every step (equal batch and sequence "
-            "lengths), and leave a CPU to each: fewer ranks × threads than CPUs.",
+            "lengths), and leave each a spare CPU: fewer ranks × threads than CPUs.",
             expected.gain,
             {
                 "pattern": "alternating" if order else "random",
@@ -63,8 +63,8 @@ def _turns_sentence(
     if order:
         return (
             f"Ranks are late in turn, by {late} on average: first rank {order[0]}, then rank "
-            f"{', '.join(map(str, order[1:]))}, and again. The others wait {100 * share:.0f} % of "
-            "the step for it."
+            f"{', '.join(map(str, order[1:]))}, and again. The others wait for the late rank for "
+            f"{100 * share:.0f} % of the step."
         )
     often = float((delays > 0).sum() / case.usual.sum())
     worst = case.analysis.stragglers.head(3)
@@ -73,7 +73,7 @@ def _turns_sentence(
         for rank, held in zip(worst["rank"], worst["steps_last_share"], strict=True)
     )
     return (
-        f"Ranks wait {100 * share:.0f} % of the step for one that is late, and take turns at it "
+        f"Ranks wait {100 * share:.0f} % of the step for a late one, and take turns in being late "
         f"({who} of the steps): what they compute in a step differs by {milliseconds(spread)} "
         f"(standard deviation), and the last one holds {100 * often:.0f} "
         f"% of the steps up, by {late} on average."

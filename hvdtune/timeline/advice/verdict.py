@@ -1,7 +1,7 @@
-"""What to do next: causes of lost time, best first, each with what fixing it is expected to give.
+"""What to do next: causes of lost time, the largest expected gain first.
 
-Expected gains come from playing the recorded steps again with one thing changed
-(hvdtune/timeline/replay/play.py); docs/metrics.md says how and what is assumed.
+Expected gains are computed by replaying the recorded steps with one thing changed
+(hvdtune/timeline/replay/play.py); docs/metrics.md describes how and what is assumed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from hvdtune.timeline.advice.overlap import what_was_done
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
 
-#: What helps nearly every job comes before what is wrong with this one if it gives so much more.
+#: Advice for nearly every job is placed before a fault of this one if it gains this many times as
+#: much.
 ADVICE = 2
-#: What may be wrong with a job, in the order in which it is asked.
+#: The questions about what may be wrong with a job, in the order in which they are asked.
 QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     ranks.stalls,
     ranks.stragglers,
@@ -51,28 +52,28 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     overlap.no_overlap,
     traffic.automatic_names,
 )
-#: What helps nearly every job, asked when all that may be wrong with this one is known.
+#: The questions about what helps nearly every job, asked after those.
 LAST_QUESTIONS = (traffic.copies, traffic.communication)
-#: Below this share of blocked time communication is as good as hidden.
+#: Below this share of blocked time, communication counts as hidden.
 HIDDEN = 0.1
 #: What to do if nothing stands out, by the largest part of the step.
 LARGEST = {
     accounting.COMPUTING: "Make the computing faster first.",
     accounting.COMMUNICATION: "Send fewer bytes, or less often.",
-    accounting.NO_CAUSE: "See who is late and when, and compare with a run on a machine where "
-    "nothing else runs: hvdtune diff.",
+    accounting.NO_CAUSE: "See which ranks are late and when, and compare with a run on a machine "
+    "that runs nothing else: hvdtune diff.",
 }
 
 
 def findings(analysis: Analysis) -> list[Finding]:
-    """All findings, the greatest expected gain first. Never empty: "nothing to gain" is one.
+    """All findings, the largest expected gain first. Never empty: "nothing to gain" is one.
 
-    Advice that would help nearly every job (fewer copies, fewer bytes) stands behind what is wrong
-    with this one, unless it gives ADVICE times as much; its gain is what it gives beyond the best
-    of the others. Gains do not add up: what one change saves, another may no longer find. GPUs that
-    are not well come beside all this: broken memory first, lowered clocks last.
+    Advice that would help nearly every job (fewer copies, fewer bytes) is placed after what is
+    wrong with this one, unless it gains ADVICE times as much; its gain is what it saves beyond the
+    best of the others. Gains do not add up: two changes may save the same time. Findings about GPUs
+    are added: broken memory first, lowered clocks last.
     """
-    endless = ranks.endless_stalls(analysis)  # come first: the job ended there
+    endless = ranks.endless_stalls(analysis)  # these are first: the job ended there
     recording = analysis.recording
     return [
         *gpus.errors(recording),
@@ -83,7 +84,7 @@ def findings(analysis: Analysis) -> list[Finding]:
 
 
 def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
-    """Where the steps spend their time; never empty unless a stall has `ended` the job."""
+    """The findings about steps; never empty unless a stall has `ended` the job."""
     if not len(analysis.found_steps):
         return [no_steps(analysis)]
     case = Case.of(analysis)
@@ -96,27 +97,27 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
 
 
 def _worth(found: list[Finding], surely: float = SURELY) -> list[Finding]:
-    """Those that are worth a sentence and save more than `surely` at least, the greatest gain
-    first."""
+    """The findings that are worth it and save more than `surely`, the largest gain first."""
     told = (one for one in found if one.is_worth_it(surely))
     return sorted(told, key=lambda one: -one.gain)
 
 
 def no_steps(analysis: Analysis) -> Finding:
-    """Nothing can be said about steps."""
+    """The finding if nothing can be said about steps."""
     batches = len(analysis.batches)
     return Finding(
         "no steps",
-        f"The recording holds {batches} operations but no two whole steps of training, so nothing "
-        "can be said about where steps spend their time.",
-        "Record longer, at least some steps on every rank; name tensors equally in every step.",
+        f"The recording has {batches} operations but no two whole steps of training, so it does "
+        "not show where steps spend their time.",
+        "Record longer, at least several steps on every rank; give tensors the same names in every "
+        "step.",
         0.0,
         {"batches": float(batches)},
     )
 
 
 def nothing(case: Case) -> Finding:
-    """The steps are as good as they get from here, as far as the recording tells."""
+    """The finding if the recording shows nothing that would make the steps shorter."""
     overlap = case.analysis.overlap
     free = 1 - overlap.ideal_free_communication_s / overlap.step_s
     found = accounting.shares(case.analysis, [])

@@ -1,4 +1,4 @@
-"""The questions to a recording, one a file, with formulas in docs/metrics.md; `analyse` asks all.
+"""The questions about a recording, one per file; `analyse` asks all. Formulas: docs/metrics.md.
 
 May know `record`.
 """

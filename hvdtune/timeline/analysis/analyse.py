@@ -1,4 +1,4 @@
-"""All analyses of one recording: the answers to all questions, put together."""
+"""The entry point: the answers to all questions about one recording."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def analyse(recording: Recording) -> Analysis:
 
 
 def first_time(joint: Joint) -> int:
-    """The earliest moment that anything was recorded, ns; 0 if nothing was."""
+    """The time of the earliest record, ns; 0 if there is none."""
     times = []
     for view in joint.views.values():
         for times_of in (view.first_own, view.begin, view.blocked.begin):

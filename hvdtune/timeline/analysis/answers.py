@@ -1,9 +1,9 @@
 """Everything that a report says about one recording, as data. Formulas: docs/metrics.md.
 
 `analyse` is the one call that a report, `hvdtune diff` or a notebook needs. All times are seconds
-(float64) on rank 0's clock, counted from `Analysis.origin_ns`, unless a column's name says another
-unit. `step` is the number of an optimizer's step where the recording has marks of them, else the
-steps are counted from 1.
+(float64) on rank 0's clock, counted from `Analysis.origin_ns`, unless a column's name ends in
+another unit. `step` is the number of an optimizer's step if the recording has marks of steps, else
+the steps are counted from 1.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ EXPOSED_PARTS = PARTS[1:]
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much communication hides behind compute, and what a step could take. Means over the
-    steps, seconds. NaN where no step was found."""
+    """How much communication is hidden by compute, and how short a step could be. Means over the
+    steps, seconds. NaN if no step was found."""
 
     overlap_share: float  # of the time in which operations run, the framework computes
-    exposed_share: float  # of the step, the framework is blocked in the engine
+    exposed_share: float  # share of the step in which the framework is blocked in the engine
     step_s: float
     ideal_free_communication_s: float
     ideal_no_skew_s: float
@@ -56,7 +56,7 @@ class Fusion:
     batches_per_step: float
     tensors_per_batch: float
     bytes_per_batch: float
-    fill: float  # median of bytes / threshold in force; NaN where fusion is off
+    fill: float  # median of bytes / threshold in force; NaN if fusion is off
     threshold_bytes: float  # in force at the end; NaN if not recorded
     cycle_time_s: float  # the same
     tail_s: float  # median over steps: from the last submission to the end of the last batch
@@ -69,13 +69,13 @@ class Quality:
 
     ranks_recorded: int
     ranks_missing: tuple[int, ...]
-    incomplete_ranks: tuple[int, ...]  # their recording has no end
-    cut_off: dict[str, str]  # rank → when and why its recording could not go on
+    incomplete_ranks: tuple[int, ...]  # their recordings have no end
+    cut_off: dict[str, str]  # rank → when and why its recording stopped early
     dropped: dict[str, int]  # stream → records lost, over all ranks
     clock_bound_s: float
     skew_below_clock_bound: bool  # the typical lateness is less than the clocks' uncertainty
     steps_from: str  # "marks", "names", "sizes" or "none": how steps were found
-    steps_ignored: int  # found, but not whole on all ranks
+    steps_ignored: int  # found, but not complete on all ranks
     records: int
     recording_overhead_share: float  # estimate: cost of taking these records / their time
     problems: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class Analysis:
     tuning: pd.DataFrame  # time_s, step, kind, epoch, text
     settings: dict[str, Any]  # variable → value in force at the end
     quality: Quality
-    joint: Joint  # what the answers were made from; verdict.findings plays it again
+    joint: Joint  # what the answers were made from; verdict.findings replays it
     found_steps: Steps  # without those of `starts`
     phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once

@@ -1,4 +1,4 @@
-"""What chance alone does among equal ranks: nobody is blamed for it.
+"""How late equal ranks are by chance alone: no rank is blamed for that.
 
 | symbol | meaning | shape, unit |
 |---|---|---|
@@ -6,10 +6,10 @@
 | d_s | how long step s was held up by the rank that was last in it | [S] s |
 | C_r | Σ d_s over the steps that rank r held up | [n] s |
 
-The null hypothesis: the ranks are equal, so each step is held up by any of them with probability
-1/n, whatever d_s is. Rare long delays then weigh as rare long delays do: one of them proves nothing
-about a rank, ten of them on the same rank do. Where neighbouring steps are alike (a rank that is
-late now is late in the next step, too), v of them count as one: see `neighbours`.
+The null hypothesis: the ranks are equal, so each of them holds up a step with probability 1/n,
+whatever d_s is. So one rare long delay proves nothing about a rank, but ten of them on the same
+rank do. If neighbouring steps are alike (a rank that is late now is also late in the next step), v
+of them count as one: see `neighbours`.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ import numpy as np
 
 from hvdtune.timeline.analysis.trend import inflation
 
-#: Fewer steps do not show whether neighbours are alike.
+#: With fewer steps, the recording does not show whether neighbours are alike.
 FEWEST = 8
-#: A rank, or a group of ranks, is named if equal ranks would show as much with less probability.
+#: A rank or group is named if equal ranks would be as late with less than this probability.
 RARE = 1e-3
-#: How a rank that is named is late is told with a period if that is less probable by chance.
+#: The pauses of a named rank are called periodic if chance makes that less probable than this.
 UNLIKELY = 1e-2
 #: Values of θ · (a typical delay) that the bound is minimised over.
 _TILTS = np.geomspace(1e-2, 1e3, 60)
 
 
 def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
-    """v ≥ 1, how many steps tell about the ranks as much as one by itself.
+    """v ≥ 1: v neighbouring steps say as much about the ranks as one independent step.
 
-    `lateness`: [n, S]. Each rank's, less the mean of the others', is taken for an AR(1) series
-    around a level, and another one in the steps first … behind − 1; φ of all ranks together is
-    estimated by ranks, since lateness has a long tail. v = (1 + φ) / (1 − φ).
+    `lateness`: [n, S]. Each rank's lateness less the mean of the others' is modelled as an AR(1)
+    series around a level, with another level in the steps first … behind − 1. φ of all ranks
+    together is estimated from the order of the values, because lateness has a long tail.
+    v = (1 + φ) / (1 − φ).
     """
     from scipy.stats import rankdata
 
@@ -53,14 +54,14 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     phi = above / below if below > 1e-6 else 0.0
     seen = sum(piece.shape[1] for piece in pieces)
     if phi < 2 / np.sqrt(max(seen * (count - 1), 1)):
-        return 1.0  # as of independent steps
-    # An estimate is too small by this, and may be too small by a standard error.
+        return 1.0  # independent steps could show the same
+    # The estimate has this bias, and may also be too small by a standard error.
     phi += (1 + 3 * phi) * len(pieces) / seen + np.sqrt((1 - phi**2) / seen)
     return inflation(min(0.98, phi))
 
 
 def clusters(events: np.ndarray) -> float:
-    """v ≥ 1 of events, [S] bool: by how much likelier one step has one if the step before has."""
+    """v ≥ 1 (see neighbours) of events, [S] bool: how much they occur in neighbouring steps."""
     steps, share = len(events), float(events.mean()) if len(events) else 0.0
     if not 0 < share < 1 or steps < FEWEST:
         return 1.0
@@ -75,8 +76,8 @@ def apart(lateness: np.ndarray) -> np.ndarray:
 
 
 def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
-    """[n] probability that equal ranks give any one rank's lateness, less the mean of the others',
-    a mean as large: Student's t, where `alike` steps (see neighbours) count as one."""
+    """[n] probability that among equal ranks the mean of any one rank's lateness, less that of the
+    others, is as large: Student's t; `alike` steps (see neighbours) count as one."""
     from scipy.stats import t
 
     count, steps = lateness.shape
@@ -91,12 +92,12 @@ def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
 
 
 def caused_by_chance(delays: np.ndarray, ranks: int, alike: float = 1.0) -> np.ndarray:
-    """[n] upper bounds of the probability that equal ranks give any one rank a C_r as large.
+    """[n] upper bounds of the probability that among equal ranks any one rank's C_r is as large.
 
     `delays`: [n, S] s, d_s in the row of the rank that held step s up, else 0. `ranks`: n, at least
     as many as there are rows. Chernoff's bound, P(C_r ≥ c) ≤ min over θ of
-    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks. The exponent is that of as
-    many steps as there are by themselves: S / `alike`.
+    exp(Σ_s log(1 + (e^{θ d_s} − 1)/n) − θ c), times n for the n looks. The exponent is divided by
+    `alike`, because only S / `alike` steps are independent.
     """
     caused = delays.sum(axis=1)
     costs = delays.sum(axis=0)
@@ -110,8 +111,9 @@ def caused_by_chance(delays: np.ndarray, ranks: int, alike: float = 1.0) -> np.n
 
 
 def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
-    """Probability that, of equal ranks, some group of so many is later than all others in `apart`
-    of `steps` steps or more. In one step a given group is with probability 1 / C(n, group)."""
+    """Probability that among equal ranks some group of `group` ranks is later than all others in at
+    least `apart` of `steps` steps. In one step a given group is so with probability
+    1 / C(n, group)."""
     from scipy.stats import binom
 
     groups = comb(ranks, group)
@@ -119,11 +121,10 @@ def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
 
 
 def regular_by_chance(at: np.ndarray) -> float:
-    """Probability that events at random steps have gaps as much alike as those of `at` (ascending).
+    """Probability that events at random steps have gaps as equal as those of `at` (ascending).
 
-    Gaps are geometric then: the median gap g comes with probability 0.35 / g. One gap is the
-    measure of the others, which are equal to it, or near to it or twice it (see period); these are
-    two looks.
+    Such gaps are geometric: the median gap g occurs with probability 0.35 / g. The others are
+    compared with it in two looks: equal to it, or near to it or twice it (see period).
     """
     from scipy.stats import binom
 
@@ -145,10 +146,10 @@ def regular_by_chance(at: np.ndarray) -> float:
 
 
 def period(at: np.ndarray) -> int:
-    """Every how many steps the steps `at` (ascending) come again; 0 if they come at random.
+    """The period of the steps `at` (ascending), in steps; 0 if they are at random.
 
     They are periodic if four fifths of the gaps are within a tenth (at least one step) of the
-    median gap, or a multiple of it: some of the events may have cost nothing. Events at random
+    median gap, or a multiple of it: some of the events may have cost nothing. Also, random events
     must hardly ever be as regular (UNLIKELY).
     """
     if len(at) < 4 or regular_by_chance(at) >= UNLIKELY:
@@ -159,7 +160,7 @@ def period(at: np.ndarray) -> int:
         return 0
     times = np.maximum(1, np.round(gaps / typical))
     near = np.abs(gaps - times * typical) <= max(1.0, 0.1 * typical)
-    # Any small gap is "near" a multiple of 2 or 3: there all gaps must be equal.
+    # Any small gap is "near" a multiple of 2 or 3, so for these all gaps must be equal.
     exact = gaps == typical
     regular = (exact if typical <= 3 else near & (times <= 2)).mean()
     return typical if regular >= 0.8 else 0

@@ -1,9 +1,9 @@
-"""Whether CPUs are scarce: what computing and batches want of a host's CPUs. See docs/metrics.md.
+"""Whether CPUs are scarce: how much of a host's CPUs computing and batches need (docs/metrics.md).
 
 Every rank records at the end of a step how many CPUs it kept busy, and how many of them executed
-batches or helped with that; the rest is computing. It also records for how long its program was
-kept waiting for a CPU. Where steps are short, a reading is of several together. The identity says
-how many CPUs the ranks of a host share.
+batches or helped with that; the rest is computing. It also records for how long its program waited
+for a CPU. If steps are short, one reading covers several steps. The identity says how many CPUs the
+ranks of a host share.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from hvdtune.timeline.record.layout import RankRecording
 
 
-#: Computing is done by CPUs when it has this much of those that it could have.
+#: CPUs do the computing if it uses this share of those that it could use.
 ON_CPU = 0.5
 
 
 @dataclass(frozen=True)
 class Host:
-    """The ranks of a host that were recorded (`members`: their positions), of all that are there,
-    and what they want of its CPUs: each so many while it computes, and while a batch runs. `used`:
-    CPUs that its ranks kept busy, all together, in the mean of the steps."""
+    """A host: its number of ranks, those that were recorded (`members`: their positions), and the
+    CPUs that each rank uses while it computes, and while a batch runs. `used`: CPUs that its ranks
+    together kept busy, mean over the steps."""
 
     cpus: int
     ranks: int
@@ -46,29 +46,28 @@ class Host:
 
 @dataclass(frozen=True)
 class Load:
-    """What the CPUs have to do.
+    """The work of the CPUs.
 
-    computing: [ranks, S] ns of CPU time, ranks in the order of Joint.views, NaN where it is not
-    known. waiting: [ranks, S] ns that a program was ready to compute while batches had its CPU; NaN
-    where that is not known. kept: the same while anybody else had its CPU. slowdown: by how much
-    computing and batches take longer while they overlap; 1 where there are CPUs enough, or nothing
-    is known. on_cpu: computing is mostly CPU time; it is not where a GPU computes, or nobody.
-    beside: ns of a CPU that a batch takes on a rank besides its duration. hosts: those of which all
-    this is known.
+    computing: [ranks, S] ns of CPU time, ranks in the order of Joint.views, NaN if unknown.
+    waiting: [ranks, S] ns for which a program was ready to compute while batches used its CPU; NaN
+    if unknown. kept: the same while anything else used its CPU. slowdown: the factor by which
+    computing and batches take longer while they overlap; 1 if there are enough CPUs, or nothing is
+    known. on_cpu: computing is mostly CPU time, not a GPU's or sleeping. beside: ns of a CPU that a
+    batch takes on a rank besides its duration. hosts: those for which all this is known.
     """
 
     computing: np.ndarray
     waiting: np.ndarray
     slowdown: float = 1.0
     on_cpu: bool = False
-    cpus: int = 0  # of the host with the largest slowdown; 0: not known
+    cpus: int = 0  # of the host with the largest slowdown; 0: unknown
     beside: float = 0.0
     hosts: tuple[Host, ...] = ()
     kept: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     def work(self, step: int) -> tuple[tuple[float, float], ...]:
-        """Of a step, for each host: the least time, ns, that its CPUs compute for, and what each
-        ns of batches adds to it."""
+        """For a step and each host: the least time, ns, for which its CPUs compute, and how much
+        each ns of batches adds to it."""
         result = []
         for host in self.hosts:
             own = self.computing[host.members, step]
@@ -79,7 +78,7 @@ class Load:
 
 
 def load(analysis: Analysis) -> Load:
-    """Of all steps found in the recording."""
+    """The load of all steps found in the recording."""
     joint, steps = analysis.joint, analysis.found_steps
     table = analysis.waterfall
     shape = len(joint.views), len(steps)
@@ -91,7 +90,7 @@ def load(analysis: Analysis) -> Load:
 
     compute, communication = column("compute_s"), column("communication_s")
     busy, batches, waited, lengths = (np.full(shape, np.nan) for _ in range(4))
-    # Readings are of what lies between marks.
+    # A reading covers the time between marks.
     views = sorted(joint.views.items()) if steps.found_from == "marks" else []
     for at, (rank, view) in enumerate(views):
         lengths[at] = steps.end[rank] - steps.begin[rank]
@@ -123,15 +122,15 @@ def load(analysis: Analysis) -> Load:
         return Load(computing, np.full(shape, np.nan))
     worst = max(hosts, key=lambda host: host.slowdown)
     on_cpu = all(one.computing >= ON_CPU * min(1.0, one.cpus / one.ranks) for one in hosts)
-    # With more than a CPU for each rank, other threads may help the one that executes batches.
+    # If there is more than one CPU per rank, other threads may help the one that executes batches.
     crowded = [at for one in hosts if one.cpus <= one.ranks for at in one.members]
     beside = _beside(analysis, batches[crowded], communication[crowded])
     return Load(computing, waited, worst.slowdown, on_cpu, worst.cpus, beside, tuple(hosts), kept)
 
 
 def _beside(analysis: Analysis, batches: np.ndarray, communication: np.ndarray) -> float:
-    """See Load: of short batches that is most. `batches`, `communication`: [ranks, S] ns of a CPU
-    and of time, NaN where not known; of the ranks that this is to be told of."""
+    """See Load; for short batches this is most of their cost. `batches`, `communication`: [ranks,
+    S] ns of a CPU and of time, NaN if unknown."""
     of = analysis.found_steps.batch_step
     number = np.bincount(of[of >= 0], minlength=batches.shape[1])
     known = np.isfinite(batches)
@@ -141,16 +140,16 @@ def _beside(analysis: Analysis, batches: np.ndarray, communication: np.ndarray) 
 
 
 def _share_of_batches(crowd: float, computing: float, batches: float) -> float:
-    """How much of a program's waiting for CPUs is for batches, of all ranks, the rest for other
-    ranks' computing: as their CPU times, of `crowd` ranks a CPU."""
+    """The share of a program's waiting for CPUs that is for batches (of all ranks); the rest is for
+    other ranks' computing, in proportion to the CPU times. `crowd`: ranks per CPU."""
     others = max(crowd - 1, 0.0) * computing
     running = max(crowd, 1.0) * batches
     return float(running / (running + others)) if running > 0 else 0.0
 
 
 def _readings(one: RankRecording, name: str, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """[S] the counter's reading of the time that each step lies in; NaN where there is none. One of
-    several steps together holds for each of them."""
+    """[S] the counter's reading that covers each step; NaN if there is none. A reading of several
+    steps together counts for each of them."""
     result = np.full(len(ends), np.nan)
     every, own = _counter(one, CPUS_IN_USE)["time"], _counter(one, name)
     if not len(every):
@@ -158,7 +157,7 @@ def _readings(one: RankRecording, name: str, begins: np.ndarray, ends: np.ndarra
     at = np.searchsorted(own["time"], ends)
     inside = np.flatnonzero(at < len(own))
     read = own[at[inside]]
-    # Since when: all counters are read together, but the first ones, which say nothing of it.
+    # A reading begins at the reading before it: all counters are read together, except the first.
     before = np.searchsorted(every, read["time"]) - 1
     since = np.where(before >= 0, every[np.maximum(before, 0)], ends[inside])
     whole = (since <= begins[inside]) | (read["time"] == ends[inside])
@@ -167,7 +166,7 @@ def _readings(one: RankRecording, name: str, begins: np.ndarray, ends: np.ndarra
 
 
 def _counter(one: RankRecording, name: str) -> np.ndarray:
-    """Its readings, by time."""
+    """The counter's readings, in order of time."""
     counters = one.counters
     if name not in one.texts:
         return counters[:0]

@@ -1,4 +1,4 @@
-"""What was sent together, and why no more of it. Definitions: docs/metrics.md."""
+"""How tensors were fused, and why batches were closed. Definitions: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 THRESHOLD = "HOROVOD_FUSION_THRESHOLD"
 CYCLE = "HOROVOD_CYCLE_TIME"
-#: What the engine calls the settings that change while it runs → their variables.
+#: The engine's names of the settings that change while it runs → their variables.
 _VARIABLES = {
     "fusion_threshold": THRESHOLD,
     "cycle_time_ms": CYCLE,
@@ -31,9 +31,11 @@ _VARIABLES = {
 
 
 def settings_by_epoch(recording: Recording) -> dict[int, dict[str, Any]]:
-    """Epoch → settings in force, with what an epoch does not mention from the one before.
+    """Epoch → settings in force. Settings that an epoch does not mention are those of the one
+    before.
 
-    From rank 0's identity and its SETTINGS marks; of the lowest recorded rank if 0 is missing.
+    Read from rank 0's identity and its SETTINGS marks, or the lowest recorded rank's if 0 is
+    missing.
     """
     one = recording.ranks[min(recording.ranks)]
     current = dict(one.identity.settings)
@@ -53,7 +55,7 @@ def settings_by_epoch(recording: Recording) -> dict[int, dict[str, Any]]:
 
 
 def number(settings: dict[str, Any], name: str) -> float:
-    """A setting as a number; NaN where it is missing or none."""
+    """A setting as a number; NaN if it is missing or not a number."""
     try:
         return float(settings[name])
     except (KeyError, TypeError, ValueError):
@@ -61,7 +63,7 @@ def number(settings: dict[str, Any], name: str) -> float:
 
 
 def thresholds(joint: Joint) -> np.ndarray:
-    """Fusion threshold in force for each batch, bytes, float64; NaN where not recorded."""
+    """Fusion threshold in force for each batch, bytes, float64; NaN if not recorded."""
     by_epoch = settings_by_epoch(joint.recording)
     known = np.array(sorted(by_epoch), np.int64)
     values = np.array([number(by_epoch[int(epoch)], THRESHOLD) for epoch in known])
@@ -76,12 +78,12 @@ def batches(joint: Joint, steps: Steps, origin: int) -> pd.DataFrame:
     |---|---|
     | step | the step it belongs to; -1 outside of whole steps |
     | op, dtype, process_set, tensors, bytes | as recorded |
-    | ranks | that take part; 0 where that is not known |
-    | fill | bytes / fusion threshold in force; NaN where that is 0 or not known |
+    | ranks | number of participating ranks; 0 if unknown |
+    | fill | bytes / fusion threshold in force; NaN if that is 0 or unknown |
     | reason | why it was closed: full, cycle, blocked, step done, end |
     | begin_s, end_s | min over ranks of x_r, max of e_r |
     | delay_s | c − f: from its first ready tensor until it was closed; NaN without rank 0 |
-    | negotiation_s | c − L: from the last submission until it was closed; NaN the same |
+    | negotiation_s | c − L: from the last submission until it was closed; NaN without rank 0 |
     | skew_s | L − F: from the first rank to the last |
     | run_s | the shortest over the ranks, of e − x |
     """
@@ -127,8 +129,8 @@ def _difference(later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
 def fusion(joint: Joint, steps: Steps, frame: pd.DataFrame) -> Fusion:
     """How full batches are, over the allreduces of whole steps (all batches if there are none).
 
-    tail_s: median over steps of (end of the step's last batch − the step's last submission): what
-    no overlap can hide. `frame` is from batches().
+    tail_s: median over steps of (end of the step's last batch − the step's last submission): time
+    that no overlap can hide. `frame` is from batches().
     """
     chosen = frame[(frame["op"] == "allreduce") & (frame["step"] >= 0)]
     chosen = chosen if len(chosen) else frame

@@ -1,11 +1,11 @@
-"""What all ranks did with the same batch, side by side: the table that every analysis starts from.
+"""All ranks' records of the same batch, side by side: the table that every analysis starts from.
 
     B       batches that some rank recorded, in the order of the schedule
     A_r(b)  rank r's last submission of a tensor of batch b; L(b) = max A_r, F(b) = min A_r
     c(b)    the coordinator closed the batch; f(b): its first tensor was ready
     x_r, e_r(b)  rank r began and ended it
 
-Arrays are int64 ns on rank 0's clock, [B]; 0 stands for "not known".
+Arrays are int64 ns on rank 0's clock, [B]; 0 means unknown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 
 from hvdtune.timeline.record.layout import KINDS, NONE, RankRecording, Recording
 
-#: A job that starts over counts its batches from 0 again; serials of the next time are this higher.
+#: A job that starts over counts its batches from 0 again: its new serials are raised by this.
 _GENERATION = np.int64(1) << 40
 #: Columns of BATCH that are equal on all ranks.
 _SAME = ("bytes", "tensors", "process_set", "epoch", "kind", "dtype", "reason", "flags")
 _LOW = np.int64(0xFFFFFFFF)
-#: Slices of a wait are not further apart, ns.
+#: Slices of one wait are at most this far apart, ns.
 _SLICE_GAP = 1_000_000
 _FAR = np.iinfo(np.int64).max
 
@@ -31,7 +31,8 @@ _FAR = np.iinfo(np.int64).max
 class Blocked:
     """When the framework's main thread was blocked: disjoint intervals in order, [W] ns.
 
-    The main thread is the one whose waits are longest in sum. `names`: ids of what was waited for.
+    The main thread is the one with the largest sum of waits. `names`: ids of the tensors that it
+    waited for.
     """
 
     begin: np.ndarray
@@ -43,9 +44,9 @@ class Blocked:
     def of(cls, waits: np.ndarray, ends: np.ndarray | None = None) -> Blocked:
         """From a stream of WAIT. Waits without a length, or of other threads, are left out.
 
-        A long wait may have been recorded in slices, between which the caller looked for signals:
-        where no batch ended in one (`ends`: when batches ended, ascending), it is one with the next
-        if that has the same name, or the slice has none.
+        A long wait may have been recorded in slices, between which the caller checked for signals.
+        If no batch ended in a slice (`ends`: when batches ended, ascending), it is joined with the
+        next one if that has the same name, or the slice has none.
         """
         waits = waits[waits["end"] > waits["begin"]]
         threads, index = np.unique(waits["thread"], return_inverse=True)
@@ -109,7 +110,7 @@ class View:
 
 @dataclass
 class Joint:
-    """All ranks' views and what follows from them together."""
+    """All ranks' views, and the values derived from all of them."""
 
     recording: Recording
     views: dict[int, View]
@@ -127,23 +128,23 @@ class Joint:
     arrivals: dict[int, np.ndarray] = field(default_factory=dict)  # rank → A_r; 0: never
     last: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # L
     first: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # F
-    last_rank: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # -1: not known
+    last_rank: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # -1: unknown
 
     @property
     def reference(self) -> View:
-        """The rank that saw the most batches; of equals the lowest."""
+        """The rank that saw the most batches; the lowest of several."""
         return max(self.views.values(), key=lambda view: (int(view.present.sum()), -view.rank))
 
     def __len__(self) -> int:
         return len(self.serial)
 
     def batch_has(self, rank: int) -> np.ndarray:
-        """[B] bool: the rank's submission is known, and another rank's too."""
+        """[B] bool: the submissions of this rank and of another one are known."""
         return (self.arrivals[rank] > 0) & (self.last_rank >= 0)
 
     def pure(self) -> np.ndarray:
-        """Duration of each batch without waiting for ranks that began late: the shortest over the
-        ranks, of end - begin, ns."""
+        """Duration of each batch without waiting for ranks that began late: the shortest end -
+        begin over the ranks, ns."""
         return self.pure_of(np.arange(len(self)))
 
     def pure_of(self, batches: np.ndarray) -> np.ndarray:
@@ -155,14 +156,14 @@ class Joint:
         return np.where(shortest == _FAR, 0, shortest)
 
     def together_of(self, batches: np.ndarray) -> np.ndarray:
-        """Duration of some batches once the last rank has begun them: max e − max x, at least the
-        shortest that a rank saw, ns. Unlike pure() it holds what ranks wait for each other."""
+        """Duration of some batches after the last rank has begun them: max e − max x, at least the
+        shortest that a rank saw, ns. Unlike pure() it includes ranks' waiting for each other."""
         begin = np.max([view.begin[batches] for view in self.views.values()], axis=0)
         end = np.max([view.end[batches] for view in self.views.values()], axis=0)
         return np.maximum(self.pure_of(batches), end - begin)
 
     def over_ranks(self, what: str, largest: bool = True) -> np.ndarray:
-        """max (or min) over the ranks of a View's column, of those that know it; 0 where none."""
+        """max (or min) of a View's column over the ranks that know it; 0 if none does."""
         result = np.full(len(self), 0 if largest else _FAR)
         for view in self.views.values():
             column = getattr(view, what)
@@ -173,11 +174,11 @@ class Joint:
         return np.where(result == _FAR, 0, result)
 
     def members(self) -> np.ndarray:
-        """[B] how many ranks take part in each batch; 0 where the capture does not tell.
+        """[B] how many ranks participate in each batch; 0 if the capture does not show it.
 
-        All ranks in process set 0. In others as many as the recorded list of members has; without
-        one (captures of earlier versions) those that recorded the batch, if all ranks recorded, or
-        those that rank 0 heard announcing its tensors.
+        In process set 0 these are all ranks, in others the recorded members. Without a list of
+        members (captures of earlier versions) they are the ranks that recorded the batch, if all
+        ranks recorded, or those that announced its tensors to rank 0.
         """
         count = np.full(len(self), self.recording.size, np.int64)
         for process_set in np.unique(self.process_set[self.process_set != 0]).tolist():
@@ -188,7 +189,7 @@ class Joint:
         return count
 
     def _listed(self, process_set: int, of: np.ndarray) -> np.ndarray:
-        """By the lists of members, for the batches `of` of that process set."""
+        """participants() from the lists of members, for the batches `of` of that process set."""
         lists: dict[int, int] = {}
         for view in self.views.values():
             for one in view.recording.sets:
@@ -202,7 +203,7 @@ class Joint:
         return sizes[np.maximum(at, 0)]
 
     def _seen(self, of: np.ndarray) -> int:
-        """By who recorded the batches `of` of a process set, or was heard of."""
+        """participants() from the ranks that recorded or announced a process set's batches `of`."""
         arrived = sum((times[of] > 0).astype(np.int64) for times in self.arrivals.values())
         whole = len(self.views) == self.recording.size or len(self.arrivals) > len(self.views)
         return int(np.max(arrived, initial=0)) if whole else 0
@@ -211,7 +212,7 @@ class Joint:
 def join(recording: Recording) -> Joint:
     """Match the ranks' batches by their serials. Raises ValueError if no rank was recorded."""
     if not recording.ranks:
-        raise ValueError(f"{recording.source} holds no rank's recording; nothing can be analysed.")
+        raise ValueError(f"{recording.source} has no rank's recording; nothing can be analysed.")
     ranks = [recording.ranks[rank] for rank in sorted(recording.ranks)]
     numbers = [_generations(one.batches["serial"].astype(np.int64)) for one in ranks]
     serial = np.unique(np.concatenate(numbers)) if numbers else np.zeros(0, np.int64)
@@ -225,7 +226,7 @@ def join(recording: Recording) -> Joint:
 
 
 def _generations(serial: np.ndarray) -> np.ndarray:
-    """Serials that go on rising where a job started over."""
+    """Serials that keep rising if the job started over."""
     if not len(serial):
         return serial
     restarts = np.concatenate([[False], serial[1:] < serial[:-1]])
@@ -246,7 +247,7 @@ def _view(one: RankRecording, numbers: np.ndarray, serial: np.ndarray) -> View:
     present[at] = True
     begin, end = column("begin"), column("end")
     packed, unpacking = column("packed"), column("unpacking")
-    # Not known, or not done: nothing was packed, or nothing unpacked.
+    # Unknown, or not done: nothing was packed or unpacked.
     packed = np.clip(np.where(packed == 0, begin, packed), begin, end)
     unpacking = np.clip(np.where(unpacking == 0, end, unpacking), packed, end)
     first, last, row, rows = _submissions(one.tensors, serial)
@@ -284,7 +285,7 @@ def _joint(
     serial: np.ndarray,
     ranks: list[tuple[RankRecording, np.ndarray]],
 ) -> Joint:
-    """What is equal on all ranks is taken from the lowest that knows it, times from rank 0."""
+    """Values equal on all ranks are the lowest rank's that knows them, times are rank 0's."""
     columns = {name: np.zeros(len(serial), np.int64) for name in _SAME}
     times = {name: np.zeros(len(serial), np.int64) for name in ("scheduled", "first_ready")}
     for one, numbers in reversed(ranks):
@@ -305,7 +306,7 @@ def _joint(
 
 
 def _judge_arrivals(joint: Joint) -> None:
-    """L, F and who was last. Where one rank's submission is not known, nobody is last."""
+    """L, F and the last rank; -1 if one rank's submission is unknown."""
     first = np.full(len(joint), _FAR)
     last = np.zeros(len(joint), np.int64)
     who = np.full(len(joint), -1, np.int64)
@@ -324,8 +325,8 @@ def _judge_arrivals(joint: Joint) -> None:
 
 
 def _announced(joint: Joint) -> Iterator[tuple[int, np.ndarray]]:
-    """A_r of ranks that did not record, from what rank 0 heard of them: the last announcement of
-    each tensor before its batch began."""
+    """A_r of ranks that did not record, from their announcements to rank 0: the last one of each
+    tensor before its batch began."""
     view = joint.views.get(0)
     if view is None or not len(view.recording.ready):
         return
@@ -353,7 +354,7 @@ def _last_before(
     """For each (asked, until): the latest of `times` of that name that is not after it, else 0."""
     order = np.lexsort((times, names))
     names, times = names[order], times[order]
-    # Both in one order: an ask stands behind what it may find.
+    # Both in one order: a query is sorted after the times that it may find.
     both_names, both_times = np.concatenate([names, asked]), np.concatenate([times, until])
     is_ask = np.concatenate([np.zeros(len(names), bool), np.ones(len(asked), bool)])
     merged = np.lexsort((is_ask, both_times, both_names))
@@ -367,5 +368,5 @@ def _last_before(
 
 
 def kind_name(kind: int) -> str:
-    """`allreduce` …; a number that this version does not know stays a number."""
+    """`allreduce` …; `operation 17` for a number that this version does not know."""
     return KINDS[kind] if 0 <= kind < len(KINDS) else f"operation {kind}"

@@ -1,4 +1,4 @@
-"""Whose an operation is: families of operations that one call of the program makes again and again.
+"""Owners of operations: families of operations that one call of the program repeats.
 
 A family is a call (`allreduce`, `broadcast_object`, `barrier`, …) of a process set with a name in
 which numbers do not matter: `metric.0`, `metric.1` … are `metric.#`. All allreduces of gradients of
@@ -19,28 +19,28 @@ from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, Mark, Name, RankRecording
 
-#: Operations that are outstanding together with this share of the largest bytes that are, are
-#: gradients, too: of a second optimizer, say.
+#: Operations outstanding at the same time are gradients, too (of a second optimizer, for example),
+#: if together they have this share of the bytes of the largest such group.
 LARGE_SHARE = 0.1
-#: A gradient that is so small, bytes, is one of a layer's: else it is a number that somebody wants
-#: to know.
+#: A tensor of at most this many bytes is a gradient only if it belongs to a layer; otherwise it is
+#: a metric.
 SCALAR = 8
-#: What mostly holds for an operation holds for its family.
+#: A family has a property if this share of its operations has it.
 MOSTLY = 0.5
-#: What comes in this share of the steps comes in every step.
+#: A family in this share of the steps counts as in every step.
 OFTEN = 0.8
-#: An exchange of fewer bytes a step that belongs to the model is no loss.
+#: An exchange that belongs to the model is a loss only from this many bytes a step on.
 LARGE = 1 << 20
-#: What comes within this share of the computing from the end of one update to the first gradient
-#: comes right after the update.
+#: An operation is right after the update if at most this share of the computing between the update
+#: and the first gradient is done before it.
 AT_ONCE = 0.1
 UPDATED, BEFORE, AMONG, BEHIND = (
-    "after the update", "before the gradients", "among the gradients", "behind the gradients",
+    "after the update", "before the gradients", "among the gradients", "after the gradients",
 )  # fmt: skip
 GRADIENTS, OF_MODEL = "gradients", "SyncBatchNorm"
 _SIZES = {"uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4,
           "float64": 8, "bfloat16": 2}  # fmt: skip
-#: Calls that return the result; who comes last to them may wait too little to leave a record.
+#: Calls that return the result. The last rank may wait too briefly to leave a record.
 _BLOCKING = ("broadcast_object", "allgather_object", "barrier")
 _GROUPED = re.compile(r"_(\d+)of\d+$")
 _MADE_UP = re.compile(r"noname(\.\d+)?")
@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Key(NamedTuple):
-    """What makes operations one family. `size`: bytes of one, where it has no name to tell by."""
+    """What makes operations one family. `size`: bytes of one, for operations without a name."""
 
     call: str
     name: str
@@ -60,12 +60,12 @@ class Key(NamedTuple):
 class Family:
     """Operations of one owner, in whole steps.
 
-    names: ids of the reference rank. count, bytes: a step, of the rank that saw most. steps: share
-    of the steps in which it comes. blocked_s: for how long a rank that takes part was blocked for
-    it, a step; late_s: of that, for ranks that came late. alone: the program waits for each of them
+    names: ids of the reference rank. count, bytes: per step, of the rank that saw most. steps:
+    share of the steps that contain it. blocked_s: how long a participating rank was blocked by it,
+    per step; late_s: the part of that for late ranks. alone: the program waits for each operation
     before it submits anything else. site: `train.py:42 in metrics`, which calls most of those
-    without a name. phase: BEFORE, AMONG or BEHIND, or "" where no gradients are. busy: rank → s a
-    step that the rank was blocked for it, but not for late ranks.
+    without a name. phase: UPDATED, BEFORE, AMONG or BEHIND; "" without gradients. busy: rank → s
+    per step for which it was blocked by the family, but not for late ranks.
     """
 
     call: str
@@ -84,8 +84,8 @@ class Family:
 
     @property
     def waited_for(self) -> bool:
-        """The program waits for it in nearly every step, and it is no gradient: neither is it
-        hidden behind others, nor waited for with them."""
+        """Whether the program waits for it in nearly every step, and not just as part of waiting
+        for gradients or other operations."""
         if self.gradients or self.steps < OFTEN:
             return False
         if self.call in ("alltoall", "reducescatter"):
@@ -94,13 +94,13 @@ class Family:
 
     @property
     def gradients(self) -> bool:
-        """They are the gradients of a model."""
+        """Whether these are the gradients of a model."""
         return self.name == GRADIENTS and self.call == "allreduce"
 
 
 @dataclass
 class _Seen:
-    """What one rank knows of a family. `name`: the only one, digits and all, if there is one."""
+    """What one rank knows about a family. `name`: the full name, if there is only one."""
 
     name: str = ""
     names: set[int] = field(default_factory=set)
@@ -112,7 +112,7 @@ class _Seen:
 
 
 def owners(joint: Joint, steps: Steps) -> list[Family]:
-    """All families of the steps, what blocks the longest first; [] without steps."""
+    """All families of the steps, those that block the longest first; [] without steps."""
     if not len(steps):
         return []
     reference = joint.reference
@@ -164,7 +164,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
 
 
 def _keys(recording: RankRecording) -> list[Key]:
-    """Of each name of a rank, by its id."""
+    """The key of each name of a rank, by its id."""
     every = {(one.name, one.process_set) for one in recording.names}
     return [_key(one, every) for one in recording.names]
 
@@ -188,7 +188,7 @@ def _key(one: Name, every: set[tuple[str, int]]) -> Key:
 
 
 def _text(name: str, call: str) -> str:
-    """What the program calls it."""
+    """The name that the program gave it."""
     kind = call.removesuffix("_object")
     text = name.removeprefix(f"{kind}.")
     if kind.startswith("grouped_"):
@@ -199,7 +199,7 @@ def _text(name: str, call: str) -> str:
 
 
 def _site(recording: RankRecording, key: Key, names: set[int]) -> str:
-    """Where a family without a name is called most, as far as was looked at; else ""."""
+    """The sampled line that calls a family without a name most; "" if there is none."""
     if key.name or not names:
         return ""
     one = recording.names[min(names)]
@@ -213,7 +213,7 @@ def _site(recording: RankRecording, key: Key, names: set[int]) -> str:
 
 
 def _is_first(name: str) -> bool:
-    """Of the tensors of a grouped call only the first counts as a call."""
+    """Whether it counts as a call: of a grouped call's tensors only the first does."""
     group = _GROUPED.search(name) if name.startswith("grouped_") else None
     return group is None or group[1] == "1"
 
@@ -222,15 +222,15 @@ def _is_first(name: str) -> bool:
 
 
 def _spots(joint: Joint) -> np.ndarray:
-    """[batches + 1] int64: a number for each tensor of each batch, the same on all ranks: that of
-    the batch's first one, and at the end how many there are."""
+    """[batches + 1] int64: tensors are numbered through all batches, alike on all ranks. The number
+    of each batch's first tensor, and at the end the count of all."""
     most = np.max([view.rows for view in joint.views.values()], axis=0)
     return np.concatenate([[0], np.cumsum(np.maximum(most, 0), dtype=np.int64)])
 
 
 class _Order(NamedTuple):
-    """What a rank submits, one after the other. `spot`: [T] int32, see _spots. `waited`: [T] bool,
-    it is blocked before it submits the next one."""
+    """A rank's tensors in the order of submission. `spot`: [T] int32, see _spots. `waited`: [T]
+    bool, whether the rank is blocked before it submits the next one."""
 
     spot: np.ndarray
     waited: np.ndarray
@@ -263,13 +263,13 @@ class _Rows:
         self.wait = self.alone = np.zeros(0, np.int64)  # see part()
 
     def order(self) -> _Order:
-        """Without the rest, which takes ten times the memory."""
+        """Only the order; everything else takes ten times the memory."""
         return _Order(self.spot, self.waited)
 
     def part(self, ranks: Iterable[_Order]) -> None:
-        """Those between two waits are outstanding together. Who comes last to a small operation
-        waits too little to leave a record: a wait of any of the ranks counts that submits the same
-        one next."""
+        """Tensors between two waits are outstanding at the same time. The last rank of a small
+        operation waits too briefly to leave a record, so the wait of any rank counts if that rank
+        then submits the same tensor."""
         waited = self.waited.copy()
         for other in ranks:
             if not len(other.spot):
@@ -286,10 +286,10 @@ class _Rows:
         self.alone = (calls[self.wait] == 1) & ended
 
     def gradients(self, keys: list[Key]) -> dict[int, Key]:
-        """Names (ids) of gradients → their family: allreduces that are outstanding together, of the
-        most bytes; where much larger ones are waited for one by one, all but scalars. What has the
-        same name but for its number is one, too. Where much larger ones are of other process sets
-        than that of all ranks, these are."""
+        """Names (ids) of gradients → their family: the allreduces that are outstanding at the same
+        time and have the most bytes. If the program waits for much larger ones one by one, all
+        except scalars are gradients. Tensors whose names differ only in numbers are gradients, too.
+        If those of smaller process sets are much larger, these are the gradients."""
         if not len(self.name):
             return {}
         reducing = np.array([one.kind == "allreduce" for one in self.described])
@@ -315,15 +315,15 @@ class _Rows:
         return {int(at): Key("allreduce", GRADIENTS, self.described[at].process_set) for at in ids}
 
     def _of_layers(self, keys: list[Key], gradients: np.ndarray) -> np.ndarray:
-        """Names, [N] bool, that belong to a layer of these: a scalar outside of them is a number
-        that somebody wants to know. All of them if there are no such gradients."""
+        """Names, [N] bool, that belong to a layer of these: a scalar of no layer is a metric. All
+        names if there are no such gradients."""
         names = zip(self.described, keys, strict=True)
         layers = [_text(one.name, key.call).rpartition(".")[0] for one, key in names]
         known = {layers[at] for at in np.flatnonzero(gradients)}
         return np.array([not known or layer in known for layer in layers], bool)
 
     def families(self, key_of: dict[int, Key]) -> dict[Key, _Seen]:
-        """What is seen of each family, by the families of names."""
+        """What this rank knows about each family. `keys`: the family of each name."""
         every = {key: at for at, key in enumerate(dict.fromkeys(key_of.values()))}
         index = np.array([every[key_of[at]] for at in range(len(self.described))] or [0])
         of = index[self.name]
@@ -349,7 +349,8 @@ class _Rows:
         return result
 
     def _phases(self, of: np.ndarray, gradients: list[bool]) -> np.ndarray:
-        """0 not known, 1, 2 before the step's first gradient, 3 among them, 4 behind the last."""
+        """0: unknown, 1: after the update, 2: before the step's first gradient, 3: among the
+        gradients, 4: after the last."""
         reduced = np.flatnonzero(np.array(gradients or [False])[of])
         first = np.full(self.steps, np.iinfo(np.int64).max)
         last = np.zeros(self.steps, np.int64)
@@ -364,16 +365,17 @@ class _Rows:
         return np.where(known[self.step], phases, 0)
 
     def _own(self, times: np.ndarray) -> np.ndarray:
-        """Without the time that the program was blocked."""
+        """These times on a clock that stops while the program is blocked."""
         return times - self.blocked.until(times)
 
 
 def _blocked(
     joint: Joint, view: View, steps: Steps, keys: list[Key]
 ) -> dict[Key, tuple[float, float]]:
-    """Family → ns that the rank's main thread was blocked for it in steps, and for late ranks.
+    """Family → ns for which the rank's main thread was blocked by it in steps, and for late ranks.
 
-    A wait belongs to the tensor that it names, else to what was done last when it ended.
+    A wait belongs to the tensor that it names, or else to the last operation that was done when it
+    ended.
     """
     waits, rank = view.blocked, view.rank
     step = np.searchsorted(steps.end[rank], waits.begin, side="right")

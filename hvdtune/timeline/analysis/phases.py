@@ -1,7 +1,7 @@
-"""What each rank's own time went to, by its marks of phases. Definitions: docs/metrics.md.
+"""What each rank spent its own time on, by its marks of phases. Definitions: docs/metrics.md.
 
-A rank's own time is the time in which its main thread was not blocked in the engine, so that the
-phases of a step and what no phase covers are together its `compute_s` exactly.
+A rank's own time is the time in which its main thread was not blocked in the engine. So the phases
+of a step, and the time outside phases, sum exactly to its `compute_s`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 INPUT, FORWARD, BACKWARD, UPDATE = "input", "forward", "backward", "update"
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
-#: What no mark covers: between the update and the next input; before the forward pass, from the
-#: input on (from the update on, where no input was marked); the rest.
+#: Time that no mark covers: between the update and the next input; before the forward pass, from
+#: the input on (from the update on, if no input was marked); the rest.
 BETWEEN, BEFORE, OTHER = "between", "before", "other"
-#: Phases that the recorder knows, and those that follow from them, in the order of a step.
+#: Phases that the recorder marks, and those derived from them, in the order of a step.
 KNOWN = (BETWEEN, INPUT, BEFORE, FORWARD, BACKWARD, UPDATE, EVALUATION, CHECKPOINT)
-#: Training itself: what a user marks around one of these is split into them.
+#: Training itself: a user's phase around these is split into them.
 _TRAINING = {FORWARD, BACKWARD, UPDATE}
-#: Names that tables use for something else.
+#: Names that have another meaning in tables.
 _TAKEN = {"rank", "step", OTHER}
 #: A user's phases beyond these many count as "other".
 MOST_OF_USER = 12
-#: Ranks differ in a phase if one is this share of a step off the typical one, by so many standard
-#: errors.
+#: Ranks differ in a phase if one differs from the typical one by this share of a step, and by this
+#: many standard errors.
 DIFFERS, SURE = 0.05, 3.0
-#: A report shows so many ranks: those that differ most from the typical one.
+#: A report shows at most this many ranks: those that differ most from the typical one.
 MOST_RANKS = 12
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """When a rank was in which phase: disjoint, in order; [N] ns. `name`: of each, as text."""
+    """A rank's phases: disjoint intervals in order, [N] ns. `name`: the phase of each."""
 
     begin: np.ndarray
     end: np.ndarray
@@ -57,10 +57,10 @@ class Pieces:
 
 
 def pieces(one: RankRecording) -> Pieces:
-    """The innermost phase at each time; a user's phase that no training is in owns all its time.
+    """The innermost phase at each time; a user's phase without training inside owns all its time.
 
-    A phase that begins again has ended before, and one that ends what is inside of it: where a
-    program left one by an exception, or records were lost.
+    The end of a phase also ends those inside it, and a phase that begins again has ended before: a
+    program may leave one with an exception, or records may be lost.
     """
     marks = one.marks[one.marks["kind"] == int(Mark.PHASE)]
     marks = marks[np.argsort(marks["time"], kind="stable")]
@@ -105,7 +105,7 @@ def pieces(one: RankRecording) -> Pieces:
 
 
 class _Covered:
-    """How much of a rank's own time before any moment lies in some intervals."""
+    """How much of a rank's own time before any moment is within some intervals."""
 
     def __init__(self, view: View, begin: np.ndarray, end: np.ndarray) -> None:
         self.view = view
@@ -133,7 +133,7 @@ class _Covered:
 
 def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and step: rank, step, and a column of seconds for each phase, `other` last;
-    together they are the waterfall's `compute_s`. No rows where no rank has marks of phases."""
+    they sum to the waterfall's `compute_s`. No rows if no rank has marks of phases."""
     import pandas as pd
 
     found = {rank: pieces(view.recording) for rank, view in sorted(joint.views.items())}
@@ -145,7 +145,7 @@ def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
         compute = waterfall.loc[waterfall["rank"] == rank, "compute_s"].to_numpy(float)
         columns = _of_rank(joint.views[rank], own, steps, names)
         covered = sum(columns.values(), np.zeros(len(steps)))
-        # Where records contradict each other, no more than there is.
+        # If records contradict each other, no more than there is.
         shrunk = np.where(covered > compute, compute / np.maximum(covered, 1e-12), 1.0)
         columns = {name: values * shrunk for name, values in columns.items()}
         rest = compute - sum(columns.values(), np.zeros(len(steps)))
@@ -160,7 +160,7 @@ def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
 
 
 def _names(found: dict[int, Pieces]) -> list[str]:
-    """KNOWN, then the user's by how long they are; nothing if no rank has any."""
+    """KNOWN, then the user's phases, the longest first; nothing if no rank has any."""
     lengths: Counter[str] = Counter()
     for one in found.values():
         for name in set(one.name.tolist()):
@@ -174,7 +174,7 @@ def _names(found: dict[int, Pieces]) -> list[str]:
 
 
 def _of_rank(view: View, own: Pieces, steps: Steps, names: list[str]) -> dict[str, np.ndarray]:
-    """Phase → [S] s of one rank."""
+    """One rank's phases → [S] s."""
     begin, end = steps.begin[view.rank], steps.end[view.rank]
     result = {name: _Covered(view, *own.of(name)).within(begin, end) / 1e9 for name in names}
     if steps.found_from != "marks":  # a step begins somewhere in the backward pass
@@ -195,7 +195,7 @@ def _of_rank(view: View, own: Pieces, steps: Steps, names: list[str]) -> dict[st
 
 
 def _first_within(times: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The first of `times` (ascending) in each [begin, end); the end where there is none."""
+    """The first of `times` (ascending) in each [begin, end); the end if there is none."""
     following = np.append(times, np.iinfo(np.int64).max)
     return np.minimum(following[np.searchsorted(times, begin)], end)
 
@@ -204,9 +204,9 @@ def _first_within(times: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.n
 
 
 def excess(analysis: Analysis, steps: np.ndarray, ranks: list[int]) -> dict[str, float]:
-    """Phase → s by which `ranks` are longer in it, on average over the steps of the numbers
-    `steps`: than the typical other rank in the same steps; if these are all ranks, than in the
-    other steps. Nothing where that is not known."""
+    """Phase → s by which `ranks` take longer in it than the typical other rank, on average over the
+    steps with the numbers `steps`; if these are all ranks, than in the other steps. Empty if
+    unknown."""
     table = analysis.phases
     if table.empty:
         return {}
@@ -223,8 +223,8 @@ def excess(analysis: Analysis, steps: np.ndarray, ranks: list[int]) -> dict[str,
 
 
 def where(analysis: Analysis, steps: np.ndarray, ranks: list[int]) -> str:
-    """The phase that at least half of the extra time of `ranks` in the steps of the numbers `steps`
-    lies in (see excess); "" if there is none, or it has no mark."""
+    """The phase with at least half of the extra time of `ranks` in the steps with the numbers
+    `steps` (see excess); "" if there is none, or it has no mark."""
     more = {name: s for name, s in excess(analysis, steps, ranks).items() if s > 0}
     if not more:
         return ""
@@ -233,7 +233,7 @@ def where(analysis: Analysis, steps: np.ndarray, ranks: list[int]) -> str:
 
 
 def on_device(analysis: Analysis) -> bool:
-    """Whether work was handed to a device, so that phases are over before it is done."""
+    """Whether work was submitted to a device, so that phases end before the work is done."""
     for view in analysis.joint.views.values():
         marks = view.recording.marks
         if ((marks["kind"] == int(Mark.PHASE)) & (marks["value"] == 2)).any():
@@ -242,7 +242,7 @@ def on_device(analysis: Analysis) -> bool:
 
 
 def numbers(analysis: Analysis) -> schema.Phases | None:
-    """For a document; None without marks of phases."""
+    """The phases for a document; None without marks of phases."""
     table = analysis.phases
     if table.empty:
         return None
@@ -266,7 +266,7 @@ def numbers(analysis: Analysis) -> schema.Phases | None:
 
 
 def _differs(table: pd.DataFrame, name: str, step: float) -> bool:
-    """See DIFFERS; of what ranks have in common in a step nothing counts. `step`: s."""
+    """See DIFFERS; time that all ranks have in common in a step does not count. `step`: s."""
     wide = table.pivot(index="step", columns="rank", values=name)
     off = wide.sub(wide.median(axis=1), axis=0)
     error = np.maximum(off.std() / np.sqrt(max(len(off), 1)), 1e-12)
@@ -275,7 +275,7 @@ def _differs(table: pd.DataFrame, name: str, step: float) -> bool:
 
 
 def title(name: str) -> str:
-    """What a phase is called in tables."""
+    """A phase's title in tables."""
     return {
         BETWEEN: "between update and input",
         INPUT: "waiting for input",

@@ -1,4 +1,4 @@
-"""What happened beside the steps, and how far the numbers can be trusted. See docs/metrics.md."""
+"""Stalls, the tuner's course, and how far the numbers can be trusted. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from hvdtune.timeline.record.layout import Mark, RankRecording, Recording
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A rank has stalled when the others waited for it for so long in one step: seconds, median steps.
+#: A rank has stalled if the others waited this long for it in one step: seconds, median steps.
 STALL_SECONDS = 0.5
 STALL_STEPS = 10
-#: What a record costs a rank, seconds of CPU: taking and writing it, looking at the clock for it.
-#: Of the streams that are not listed, RECORD_COST.
+#: The cost of a record to a rank, seconds of CPU: reading the clock, taking and writing it.
+#: RECORD_COST is for streams that are not listed.
 RECORD_COSTS = {"tensors": 15e-9, "batches": 500e-9}
 RECORD_COST = 100e-9
-#: … of a mark of a phase, with what finds out that it begins or ends …
+#: … of a mark of a phase, with detecting its beginning or end …
 PHASE_COST = 3e-6
-#: … and of a wait where ranks take turns on the CPUs: how long it waited for one is asked, too.
+#: … and of a wait if ranks share CPUs, with the query of how long it waited for one.
 CROWDED_WAIT_COST = 2e-6
 
 _MISSING = re.compile(r"missing: rank (\d+)")
-#: Whom a report of several missing ranks says that the others wait for in the end.
+#: The rank that a report of several missing ranks names as the one that the others wait for.
 _FIRST = re.compile(r"Look at rank (\d+) first")
 
 
 def stalls(
     joint: Joint, steps: Steps, late: pd.DataFrame, origin: int, starts: Sequence[Once] = ()
 ) -> pd.DataFrame:
-    """One row per stall, in the order of time; none for what was reported in one of `starts`.
+    """One row per stall, in the order of time; none for stalls reported in one of `starts`.
 
     | column | formula |
     |---|---|
-    | time_s | begin of the step; the report's time where no whole step holds the stall |
+    | time_s | start of the step; the report's time if no whole step contains the stall |
     | step | its number, or -1 |
-    | rank | who was waited for; -1 if not known |
+    | rank | the rank that the others waited for; -1 if unknown |
     | seconds | delay_s of that rank in that step (from lateness()); for a stall that never ended:
       from the last batch before its report to the end of the recording |
-    | text | what the stall check reported meanwhile, if it did |
+    | text | the stall check's report, if there was one |
     """
     import pandas as pd
 
@@ -63,9 +63,9 @@ def stalls(
             row["text"] = row["text"] or text
             continue
         last_end = _last_end(joint, time)
-        since = last_end if last_end < time else 0  # 0: nothing has run at all
+        since = last_end if last_end < time else 0  # 0: no batch has run
         if since in open_since:
-            continue  # reported again: nothing has run meanwhile
+            continue  # reported again: no batch has run since
         open_since.add(since)
         who = _FIRST.search(text) or _MISSING.search(text)
         rows.append(
@@ -118,14 +118,14 @@ def _text(one: RankRecording, number: int) -> str:
 
 
 def _last_end(joint: Joint, before: int) -> int:
-    """When the last batch ended that ended before that moment; the moment itself if none did."""
+    """The end of the last batch before that moment; the moment itself if there is none."""
     ends = np.concatenate([view.end for view in joint.views.values()])
     ends = ends[(ends > 0) & (ends <= before)]
     return int(ends.max()) if len(ends) else before
 
 
 def _last_time(joint: Joint) -> int:
-    """The latest moment that anything was recorded."""
+    """The time of the latest record."""
     latest = 0
     for view in joint.views.values():
         one = view.recording
@@ -136,7 +136,7 @@ def _last_time(joint: Joint) -> int:
 
 
 def tuning(joint: Joint, steps: Steps, origin: int) -> pd.DataFrame:
-    """The autotuner's way: rank 0's AUTOTUNE and SETTINGS marks in order.
+    """The autotuner's course: rank 0's AUTOTUNE and SETTINGS marks in order.
 
     time_s; step (number of the step it falls in, -1 outside); kind "autotune" or "settings"; epoch
     (of SETTINGS; else -1); text.
@@ -166,7 +166,7 @@ def tuning(joint: Joint, steps: Steps, origin: int) -> pd.DataFrame:
 
 
 def quality(joint: Joint, steps: Steps, late: pd.DataFrame) -> Quality:
-    """What was lost, what is missing, how exact the clocks are, what recording may have cost."""
+    """Lost records, missing ranks, the clocks' accuracy, the possible cost of recording."""
     recording = joint.recording
     dropped: dict[str, int] = {}
     records, shares = 0, [0.0]

@@ -12,13 +12,13 @@ from hvdtune.timeline.analysis.steps import Steps
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Bandwidths of sizes with fewer batches are no peak to measure others by.
+#: A size's bandwidth is used as the peak only if it has at least this many batches.
 ENOUGH = 5
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """busbw / algbw as nccl-tests defines it; NaN for one rank, for a number that is not known (0),
-    and for what moves no data."""
+    """busbw / algbw as nccl-tests defines it; NaN for one rank, for an unknown number of ranks (0),
+    and for operations that move no data."""
     if ranks < 2:
         return float("nan")
     factors = {
@@ -55,7 +55,7 @@ def sizes(joint: Joint, peak_gbps: float | None = None) -> pd.DataFrame:
 
     | column | formula |
     |---|---|
-    | ranks | of the process set; 0 where the capture does not tell: then there is no busbw |
+    | ranks | of the process set; 0 if the capture does not show it: then there is no busbw |
     | count | batches |
     | bytes | median S |
     | p50_s, p95_s, p99_s | percentiles of t, the shortest over the ranks of e − x |
@@ -125,7 +125,7 @@ def tensors(joint: Joint, steps: Steps) -> pd.DataFrame:
     rows = shift + np.arange(len(batch))
     names = view.recording.tensors["name"][rows]
     submitted = view.recording.tensors["submitted"][rows].astype(np.int64)
-    own = submitted > 0  # not what a rank that has joined contributes
+    own = submitted > 0  # not the zeros of a rank that has joined
     names, batch, submitted = names[own], batch[own], submitted[own]
     frame = pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""Who is late, how often, and what it costs the others. Definitions: docs/metrics.md."""
+"""Which ranks are late, how often, and what that costs the others. Definitions: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from hvdtune.timeline.analysis.waterfall import Waterfall
 if TYPE_CHECKING:
     import pandas as pd
 
-#: A rank holds a step up if somebody waited for it for this share of the median step …
+#: A rank holds a step up if another rank waited for it for this share of the median step …
 MATTERS = 0.02
 #: … and this many times the uncertainty of the clocks.
 BOUNDS = 2
 #: Holding up this share of all steps is persistent.
 PERSISTENT = 0.6
-#: A transient straggler holds up this share of the steps of its interval, which has this share of
-#: all that it caused.
+#: A transient straggler holds up this share of the steps of its interval, and this share of all its
+#: delay is in the interval.
 DENSE = 0.6
 MOST_OF_IT = 0.6
-#: A few steps prove nothing about a rank, unless one of them was held up so many times as long as
-#: any step outside of the interval, by whichever rank.
+#: A few steps prove nothing about a rank, unless it held one of them up this many times as long as
+#: any rank held up a step outside the interval.
 OUTSTANDING = 50
-#: Fewer pauses than this do not recur.
+#: A straggler is recurring from this many pauses on.
 RECURRING = 3
-#: So many steps one behind the other prove something if they are held up so many times as long as
-#: any other: what wanders by chance comes by all that is between.
+#: This many steps in a row prove something if they are held up this many times as long as any
+#: other: a delay that wanders by chance would also take the values in between.
 LASTING, FAR_LASTING = 5, 5
-#: Pauses at a regular distance prove nothing about a rank that causes no more than others.
+#: Regular pauses prove something about a rank only if chance causes as much with less probability.
 DOUBTFUL = 0.1
-#: Pauses that are so many times as long as what other steps are held up by stand by themselves.
+#: Pauses are judged apart from other delays if they are this many times as long.
 FAR = 10
 
 
@@ -47,7 +47,7 @@ def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
     |---|---|
     | lateness_s | max over the step's batches of A_r(b) − F(b) |
     | caused_s | Σ over ranks of the time they were blocked because this rank was late |
-    | delay_s | the same, max over ranks: what the step would be shorter by |
+    | delay_s | the same, max over ranks: how much shorter the step would be without it |
     | last | this rank has the largest delay_s of the step, and it matters (see MATTERS) |
     """
     import pandas as pd
@@ -73,15 +73,15 @@ def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
 
 
 def _threshold(joint: Joint, steps: Steps) -> float:
-    """From which delay on a step counts as held up, seconds."""
+    """The least delay, seconds, with which a step counts as held up."""
     durations = [steps.end[rank] - steps.begin[rank] for rank in steps.end]
     typical = float(np.median(np.concatenate(durations))) if len(steps) else 0.0
     return max(MATTERS * typical, BOUNDS * joint.recording.clock_bound_ns) / 1e9
 
 
 def last_in(delays: np.ndarray, threshold: float) -> np.ndarray:
-    """[ranks, S] bool: who holds each step up, at most one rank, by `threshold` s or more.
-    `delays`: [ranks, S] s."""
+    """[ranks, S] bool: the rank that holds each step up by `threshold` s or more, at most one per
+    step. `delays`: [ranks, S] s."""
     result = np.zeros(delays.shape, bool)
     if delays.size:
         worst = delays.argmax(axis=0)
@@ -119,13 +119,13 @@ def blame(late: pd.DataFrame, size: int, hosts: Mapping[int, str]) -> pd.DataFra
     | column | formula |
     |---|---|
     | kind | "persistent", "transient", "recurring" (now and then, throughout) or "" |
-    | chance | probability that equal ranks cause as much by chance: "" from chance.RARE on |
+    | chance | probability that equal ranks cause as much; from chance.RARE on, kind is mostly "" |
     | period | steps from pause to pause of a recurring one; 0: at random, or not recurring |
     | steps_last_share | share of the steps that it held up |
-    | caused_s | Σ caused_s: what it cost all others together |
-    | delay_s | Σ delay_s over the steps that it held up: what the job would be shorter by |
+    | caused_s | Σ caused_s: the cost to all others together |
+    | delay_s | Σ delay_s over the steps that it held up: how much shorter the job would be |
     | typical_late_s | median lateness_s over the steps of that interval that it held up |
-    | from_step, to_step | the interval in which it held steps up; of "" ranks the first and last |
+    | from_step, to_step | the interval in which it held steps up; if kind is "", first and last |
     | interval_share | share of the steps of that interval that it held up |
     """
     import pandas as pd
@@ -174,9 +174,9 @@ def _kind(
     lateness: np.ndarray,
     at: int,
 ) -> tuple[str, int, int]:
-    """The kind, and the interval [first, final] of steps' indices. `costs`: [S] s, what each step
-    was held up by whichever rank. `by_chance`: see _by_chance. `lateness`: [ranks, S] s, this
-    rank's in row `at`.
+    """The kind, and the interval [first, final] of steps' indices. `costs`: [S] s, how long any
+    rank held each step up. `by_chance`: see _by_chance. `lateness`: [ranks, S] s, this rank's in
+    row `at`.
 
     The interval is the one with the largest excess of steps held up by much over other steps
     (maximum subarray, +1 and −1).
@@ -203,7 +203,7 @@ def _kind(
 
 
 def _another_level(lateness: np.ndarray, at: int, first: int, behind: int) -> bool:
-    """The rank's lateness has a level of its own in about these steps."""
+    """Whether the rank's lateness has another level in about these steps."""
     if len(lateness) < 2:
         return False
     found = course(chance.apart(lateness)[at])
@@ -230,9 +230,9 @@ def _by_chance(
     delay: np.ndarray,
 ) -> float:
     """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
-    [ranks, S] s. Where neighbouring steps are alike, a rank that is always late by more than that
-    explains is seen by the mean. If its pauses, and as long ones of others, are FAR longer than any
-    other lateness, it does not matter whether that is alike, only whether its pauses are."""
+    [ranks, S] s. If neighbouring steps are alike, the mean shows a rank that is always later than
+    that explains. If its pauses, and equally long ones of others, are FAR longer than any other
+    lateness, only the pauses of neighbouring steps are compared, not their lateness."""
     much = pauses(last, delay)
     costs = charged.sum(axis=0)
     long = costs >= costs[much].min(initial=np.inf)
@@ -253,8 +253,8 @@ def _by_chance(
 
 
 def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
-    """Few pauses prove something about a rank if they come regularly: both together are rare by
-    chance; or if their gaps are equal and no other step is held up as much, by far."""
+    """Whether a few pauses prove something about a rank: they are regular, and chance rarely causes
+    both; or their gaps are equal and no other step is held up nearly as much."""
     at = np.flatnonzero(much)
     rare = by_chance * chance.regular_by_chance(at) < chance.RARE
     if rare and by_chance < DOUBTFUL and chance.period(at):
@@ -265,15 +265,15 @@ def _regular(much: np.ndarray, costs: np.ndarray, by_chance: float) -> bool:
 
 
 def pauses(last: np.ndarray, delay: np.ndarray) -> np.ndarray:
-    """[S] bool: the steps that the rank held up by much."""
+    """[S] bool: the steps that the rank held up by a large delay."""
     return last & (delay >= _much(delay[last])) if last.any() else last
 
 
 def _much(delays: np.ndarray) -> float:
-    """Half the delay in which the median second of all delay lies.
+    """Half the delay of the step that contains the median second of all delay.
 
-    The noise around a slow phase may hold up many steps, but by little: it neither lengthens the
-    phase nor makes it look mild.
+    The noise around a slow phase may hold up many steps by a little; this limit keeps it from
+    lengthening the phase or making it look mild.
     """
     ordered = np.sort(delays)
     reached = np.cumsum(ordered)

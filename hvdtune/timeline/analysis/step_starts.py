@@ -1,10 +1,10 @@
-"""Steps that took long once, at the start or with new work: told apart, and not counted.
+"""One-time starts: long steps at the start or with new work, which are not counted.
 
-A step is long if it takes LONG times the median step and LEAST_S more. A long one is a start if it
-is among the first MOST_FIRST of a job, one behind the other (imports, compilation, the first batch
-of data), or if a tensor comes in it for the first time (a new shape or model part, the first
-validation, a new process set). The first step of a recording with marks is never counted, since
-nothing marks its begin; if it is long, it is a start as well.
+A step is long if it takes LONG times the median step and LEAST_S more. A long step is a start if it
+is one of the first MOST_FIRST of a job and all before it are long (imports, compilation, the first
+batch of data), or if it contains a tensor for the first time (a new shape or model part, the first
+validation, a new process set). The first step of a recording with marks is never counted, because
+nothing marks its beginning; if it is long, it is a start as well.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from hvdtune.timeline.analysis.steps import AUTOMATIC, Steps
 LONG = 5
 LEAST_S = 0.1
 MOST_FIRST = 3
-#: Fewer steps do not show what is usual; and of them most must be.
+#: With fewer steps, it is unclear what is usual. At most this share of the steps can be starts.
 FEWEST = 5
 MOST_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Once:
-    """A step that took long once. Times in ns; `rank` came last, `late_ns` after the first rank;
-    -1 if that is not known."""
+    """A one-time start. Times in ns; `rank` was last in it, `late_ns` after the first rank; -1 if
+    unknown."""
 
     step: int
     begin: int
@@ -47,7 +47,7 @@ class Once:
 
 
 def split(joint: Joint, steps: Steps, origin: int) -> tuple[Steps, tuple[Once, ...]]:
-    """The steps that count, and those that took long once. `origin`: when the recording began."""
+    """The steps that count, and the one-time starts. `origin`: when the recording began."""
     if len(steps) < FEWEST:
         return steps, ()
     begins = np.min([steps.begin[rank] for rank in steps.begin], axis=0)
@@ -76,8 +76,7 @@ def split(joint: Joint, steps: Steps, origin: int) -> tuple[Steps, tuple[Once, .
 
 
 def _with_new_tensors(joint: Joint, steps: Steps) -> np.ndarray:
-    """[S] bool: a tensor with a name of its own comes for the first time, and not in the first
-    step."""
+    """[S] bool: the step, other than the first, contains a named tensor for the first time."""
     result = np.zeros(len(steps), bool)
     view = joint.reference
     names = [name.name for name in view.recording.names]
@@ -96,7 +95,7 @@ def _with_new_tensors(joint: Joint, steps: Steps) -> np.ndarray:
 
 
 def _last(joint: Joint, batches: np.ndarray) -> tuple[int, int]:
-    """Who came last by how much, where that was most."""
+    """The rank that was last by the most, and by how much."""
     chosen = np.flatnonzero(batches & (joint.last_rank >= 0))
     if not len(chosen):
         return -1, 0
@@ -119,14 +118,14 @@ def _kept(steps: Steps, keep: np.ndarray) -> Steps:
 
 
 def seconds_within(starts: Sequence[Once], begin: int, end: int) -> float:
-    """Time between the two that belongs to a start. Where steps are found by names, what one rank
-    takes once lies in its step before, and in the others' step after: it counts once."""
+    """Time between the two that belongs to a start. If steps are found by names, a start of one
+    rank is in its step before and in the others' step after; the time counts once."""
     clipped = ((max(one.begin, begin), min(one.end, end)) for one in starts)
     return union_length((a, b) for a, b in clipped if a < b) / 1e9
 
 
 def numbers(starts: Sequence[Once], origin: int) -> schema.Start | None:
-    """As a document has them; None if nothing took long once."""
+    """The starts for a document; None if there were none."""
     if not starts:
         return None
     return {
@@ -147,22 +146,22 @@ def numbers(starts: Sequence[Once], origin: int) -> schema.Start | None:
 
 
 def sentence(starts: Sequence[Once]) -> str:
-    """What took long once, who came last in it, and that it is not counted."""
+    """The starts, the ranks that were last in them, and that they are not counted."""
     told = sorted(starts, key=lambda one: -one.seconds)[:3]
     parts = [_told(one) for one in sorted(told, key=lambda one: one.begin)]
     more = len(starts) - len(told)
     if more:
         parts.append(f"{words.number(more, 'shorter one')} like these")
-    return f"One-time start: {'; '.join(parts)}. Not counted, and blamed on no rank."
+    return f"One-time start: {'; '.join(parts)}. Not counted, and no rank is blamed for it."
 
 
 def _told(one: Once) -> str:
     what = "the first step" if one.step == 1 else f"step {one.step}"
     if not one.first:
-        what += ", with tensors that are new in it,"
+        what += ", which has new tensors,"
     text = f"{what} took {words.seconds(one.seconds)}"
     if one.since_recording:
         text = f"{what} ended {words.seconds(one.seconds)} after the recording had begun"
     if one.rank >= 0 and one.late_ns >= one.seconds * 1e9 / 10:
-        text += f" (rank {one.rank} came last, by {words.seconds(one.late_ns / 1e9)})"
+        text += f" (rank {one.rank} was last, by {words.seconds(one.late_ns / 1e9)})"
     return text

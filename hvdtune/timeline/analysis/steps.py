@@ -14,23 +14,23 @@ from hvdtune.timeline.record.layout import Mark, RankRecording
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Names that the engine makes up: no name of the user's, never the same again.
+#: Names that the engine makes up: they never repeat.
 AUTOMATIC = re.compile(r"\.noname\.\d+$")
 
 
 @dataclass
 class Steps:
-    """Whole steps that all recorded ranks have. Times int64 ns, [S] for each rank.
+    """Complete steps of all recorded ranks. Times int64 ns, [S] for each rank.
 
     `batch_step`: [B] index of the step a batch belongs to, or -1.
     """
 
-    number: np.ndarray  # [S] as the marks number them, else from 1
+    number: np.ndarray  # [S] the marks' numbers, else from 1
     begin: dict[int, np.ndarray]
     end: dict[int, np.ndarray]
     batch_step: np.ndarray
     found_from: str  # "marks", "names", "sizes", "none"
-    ignored: int  # steps that not all ranks have whole
+    ignored: int  # steps that are incomplete on some rank
 
     def __len__(self) -> int:
         return len(self.number)
@@ -54,8 +54,8 @@ class Steps:
 
 
 def find_steps(joint: Joint) -> Steps:
-    """The steps of a recording: from marks if every rank has them, else from names that come
-    again, else (names that the engine made up) from sizes that come again."""
+    """The steps of a recording: from marks if every rank has them, else from names that repeat,
+    else (if the engine made up the names) from sizes that repeat."""
     by_marks = _from_marks(joint)
     if by_marks is not None:
         return by_marks
@@ -96,7 +96,7 @@ def _from_marks(joint: Joint) -> Steps | None:
 
 
 def _marks(one: RankRecording) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and times of a rank's STEP marks; where a number comes again, the last counts."""
+    """Numbers and times of a rank's STEP marks; if a number repeats, the last mark counts."""
     marks = one.marks[one.marks["kind"] == int(Mark.STEP)]
     numbers, times = marks["value"].astype(np.int64), marks["time"].astype(np.int64)
     unique, at = np.unique(numbers[::-1], return_index=True)
@@ -109,7 +109,7 @@ def _step_of_batches(joint: Joint, steps: Steps) -> np.ndarray:
     if not len(steps):
         return result
     for rank, view in joint.views.items():
-        # The end where the submission is not known: behind it, the step goes on for the optimizer.
+        # If the submission is unknown, use the end: after it the step continues with the optimizer.
         time = np.where(view.last_own > 0, view.last_own, view.begin)
         at = np.searchsorted(steps.end[rank], time, side="left")
         inside = view.present & (at < len(steps))
@@ -122,7 +122,7 @@ def _step_of_batches(joint: Joint, steps: Steps) -> np.ndarray:
 
 
 def _step_rows(view: View, joint: Joint) -> np.ndarray:
-    """Rows of the tensors that steps are found by: allreduces of all ranks, if there are any."""
+    """Rows of the tensors that mark steps: allreduces of all ranks, if there are any."""
     batches = np.flatnonzero(view.rows > 0)
     if not len(batches):
         return np.zeros(0, np.int64)
@@ -136,7 +136,7 @@ def _step_rows(view: View, joint: Joint) -> np.ndarray:
 
 
 def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None, str]:
-    """What tells the tensors of a step apart, [rows]: the name, or what it looks like."""
+    """What distinguishes the tensors of a step, [rows]: the name, or operation, dtype and size."""
     if not len(rows):
         return None, "none"
     names = one.tensors["name"][rows].astype(np.int64)
@@ -158,13 +158,13 @@ def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None
 
 
 def _again(identity: np.ndarray) -> np.ndarray:
-    """Where steps begin: at 0, and wherever an identity comes again since the last beginning.
+    """Where steps begin: at 0, and wherever an identity occurs again since the last beginning.
 
-    Identity -1 takes no part. The last beginning opens a step that may not be whole.
+    Identity -1 is ignored. The last beginning opens a step that may be incomplete.
     """
     count = len(identity)
     order = np.argsort(identity, kind="stable")
-    following = np.full(count, count, np.int64)  # where the same comes next
+    following = np.full(count, count, np.int64)  # where the same occurs next
     same = (identity[order][1:] == identity[order][:-1]) & (identity[order][1:] >= 0)
     following[order[:-1][same]] = order[1:][same]
     soonest = np.minimum.accumulate(following[::-1])[::-1]  # of all from here on
@@ -177,7 +177,7 @@ def _again(identity: np.ndarray) -> np.ndarray:
 
 
 def _period(identity: np.ndarray) -> np.ndarray:
-    """Where steps begin, for made-up names: as often as the rarest look comes, if the sequence
+    """Where steps begin, for made-up names: with the period of the rarest identity, if the sequence
     repeats with that period in at least 9 of 10 places. Else nowhere."""
     looks, counts = np.unique(identity, return_counts=True)
     rarest = np.flatnonzero(identity == looks[counts.argmin()])
@@ -190,8 +190,8 @@ def _period(identity: np.ndarray) -> np.ndarray:
 
 
 def _from_rows(joint: Joint, view: View, starts: np.ndarray, found_from: str) -> Steps:
-    """Steps that begin with these rows of `view`'s tensors, each with the rank's first submission
-    of one of its tensors; the last beginning only ends the step before."""
+    """Steps that begin at these rows of `view`'s tensors; on each rank a step begins when it first
+    submits one of the step's tensors. The last beginning only ends the step before."""
     empty = np.zeros(0, np.int64)
     if len(starts) < 2:
         ranks = joint.views
@@ -201,7 +201,7 @@ def _from_rows(joint: Joint, view: View, starts: np.ndarray, found_from: str) ->
     batches = np.flatnonzero(view.rows > 0)
     step = np.full(len(joint), -1, np.int64)
     step[batches] = np.searchsorted(starts, row[batches], side="right") - 1
-    # Batches that this rank has no part in lie between batches that it has: same step.
+    # Batches without this rank belong to the step of the batch before them.
     filled = np.maximum.accumulate(np.where(np.arange(len(step)) == 0, np.maximum(step, 0), step))
     begins = {
         rank: _first_submissions(one, filled, len(starts)) for rank, one in joint.views.items()
@@ -223,7 +223,7 @@ def _from_rows(joint: Joint, view: View, starts: np.ndarray, found_from: str) ->
 
 
 def _first_submissions(view: View, step: np.ndarray, count: int) -> np.ndarray:
-    """Per step, this rank's first submission, 0 where it has none; never decreasing."""
+    """This rank's first submission in each step, 0 if it has none; never decreasing."""
     known = np.flatnonzero(view.first_own > 0)
     result = np.zeros(count, np.int64)
     if not len(known):

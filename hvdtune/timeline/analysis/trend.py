@@ -7,9 +7,9 @@
 | b | mean absolute residual of z from a model: robust against single slow steps | s |
 | φ | correlation of neighbouring residuals; they count as B · (1 − φ) / (1 + φ) | |
 
-Models are compared by the likelihood of Laplace noise: 2 B log b + (parameters) log B, least is
-best. The best one holds if it explains far more than the constant does (ENOUGH), with no more
-steps than correlated residuals are worth.
+Models are compared by the likelihood of Laplace noise: 2 B log b + (parameters) log B; the least is
+the best. The best model is accepted if it explains far more than the constant (ENOUGH), counting
+only as many blocks as correlated residuals are worth.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from itertools import pairwise
 
 import numpy as np
 
-#: More steps than this are seen in blocks.
+#: At most this many blocks: more steps than this are grouped.
 BLOCKS = 100
-#: Shorter recordings show no course.
+#: Recordings with fewer steps show no course.
 FEWEST = 24
-#: Twice the logarithm of the likelihood that a course must win over the constant: chance in a
-#: thousand, for the hundreds of places that a change is looked for.
+#: Twice the log-likelihood that a course must gain over the constant: one in a thousand by chance,
+#: with hundreds of places for a change.
 ENOUGH = 26.0
-#: A level lasts this share of the run at least, and so many blocks.
+#: A level lasts at least this share of the run, and this many blocks.
 SHORTEST, FEWEST_BLOCKS = 0.1, 5
-#: Steps have become longer if they have by this share of what they were. A drift has to have grown
-#: from each quarter of the run to the next.
+#: Steps have become longer if they grew by this share. A drift must also grow from each quarter of
+#: the run to the next.
 GROWN = {"drift": 0.1, "shift": 0.2, "interval": 0.2}
-#: What is responsible for a change changed by this share of it at least …
+#: Something explains a change if it changed by at least this share of it …
 RESPONSIBLE = 0.5
-#: … and all ranks are, if each changed by this share of what the most changed one did.
+#: … and all ranks do if each changed by this share of the largest change.
 ALIKE = 0.25
 #: How a growing number grows, as a function of the place x in the run, 0 … 1.
 _SHAPES = {"linear": 1.0, "faster": 2.0, "slower": 0.5}
-#: Noise below this share of the level tells nothing.
+#: Noise below this share of the level is ignored.
 _FLOOR = 1e-3
 
 
@@ -46,8 +46,8 @@ _FLOOR = 1e-3
 class Course:
     """How a number changes. kind: "steady", "drift", "shift" (from a step on) or "interval".
 
-    level: [S] s, what the model says of each step. first, final: indices of the steps in which the
-    level of a shift or an interval holds; of other kinds, of all steps.
+    level: [S] s, the model's value for each step. first, final: indices of the first and last step
+    of a shift or an interval; for other kinds, of all steps.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class Course:
 
     @cached_property
     def growth(self) -> float:
-        """By how much it is larger at the end of a drift, or in the interval, than before, s."""
+        """How much larger it is at the end of a drift, or in the interval, than before, s."""
         if self.kind == "drift":
             return float(self.level[-1] - self.level[0])
         return float(self.level[self.first] - self.level[0])
 
 
 def course(values: np.ndarray) -> Course:
-    """The course of `values` ([S] s, one a step). Steady unless something else is significant."""
+    """The course of `values` ([S] s, one per step): steady unless another is significant."""
     count = len(values)
     steady = Course("steady", np.full(count, np.median(values) if count else 0.0), 0, count - 1)
     if count < FEWEST:
@@ -97,7 +97,7 @@ def course(values: np.ndarray) -> Course:
 
 
 def _models(blocks: np.ndarray) -> list[tuple[str, int, np.ndarray, tuple[int, int]]]:
-    """Kind, number of parameters, level [B], and blocks from … to of the other level."""
+    """Kind, number of parameters, level [B], and the first and last block of the other level."""
     size = len(blocks)
     x = (np.arange(size) + 0.5) / size
     whole = (0, size - 1)
@@ -123,8 +123,8 @@ def _models(blocks: np.ndarray) -> list[tuple[str, int, np.ndarray, tuple[int, i
 def _two_levels(
     blocks: np.ndarray, intervals: list[tuple[int, int]]
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """One level in the blocks first … behind − 1, another in all others: for that one of the
-    intervals (first, behind) that is nearest to the blocks. The level, and its first and last."""
+    """The best model with one level in the blocks first … behind − 1 and another in all others,
+    over the `intervals` (first, behind). Its level [B], and the interval's first and last block."""
     at, (first, behind) = np.arange(len(blocks)), np.array(intervals).T[:, :, None]
     inside = (at >= first) & (at < behind)
     levels = np.where(inside, _medians(blocks, inside), _medians(blocks, ~inside))
@@ -133,7 +133,7 @@ def _two_levels(
 
 
 def _medians(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """[M, 1] medians of what each row of `chosen`, [M, B] bool, has of `values`, [B]."""
+    """[M, 1] medians of the `values`, [B], that each row of `chosen`, [M, B] bool, selects."""
     order = np.argsort(values, kind="stable")
     upto = np.cumsum(chosen[:, order], axis=1)
     middle = upto[:, -1:]
@@ -145,14 +145,14 @@ def _medians(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 def slope_of(x: np.ndarray, y: np.ndarray) -> float:
-    """Theil and Sen's: the median of the slopes between any two points. x: ascending."""
+    """The Theil–Sen slope: the median of the slopes between any two points. x: ascending."""
     at, to = np.triu_indices(len(x), 1)
     return float(np.median((y[to] - y[at]) / (x[to] - x[at])))
 
 
 def persistence(residuals: np.ndarray, count: int) -> float:
-    """φ of `residuals`, by ranks, 0 … 0.99; without what estimating it from `count` of them makes
-    it too small by."""
+    """φ of `residuals`, 0 … 0.99, estimated from their order and corrected for the bias of an
+    estimate from `count` of them."""
     if len(residuals) < 4 or np.ptp(residuals) == 0:
         return 0.0
     from scipy.stats import rankdata
@@ -164,14 +164,14 @@ def persistence(residuals: np.ndarray, count: int) -> float:
 
 
 def inflation(correlation: float) -> float:
-    """How many neighbours of a series with φ = `correlation` tell as much as one by itself."""
+    """How many neighbours with φ = `correlation` say as much as one independent value."""
     return (1 + correlation) / (1 - correlation)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the steps' length and what it comes from: the ranks that compute longer, or
-    (none) communication. each: [ranks] s, by how much each computes longer."""
+    """A change of the steps' length and its cause: `ranks` compute longer, or, if there are none,
+    communication takes longer. each: rank → s by which it computes longer."""
 
     course: Course
     ranks: tuple[int, ...]
@@ -182,7 +182,7 @@ class Change:
 def change(
     durations: np.ndarray, computing: dict[int, np.ndarray], communicating: np.ndarray
 ) -> Change | None:
-    """How the steps become longer; None if they do not, or what grows is not clear. All [S] s:
+    """How the steps become longer; None if they do not, or if it is unclear what grows. All [S] s:
     `durations` of the steps, `computing` of each rank, and `communicating`, without late ranks."""
     common = _of_all(durations, computing)
     found = common or course(durations)
@@ -201,13 +201,13 @@ def change(
     if min(each.values()) >= ALIKE * max(each.values()):
         return Change(found, tuple(each), True, each)
     if found.kind != "drift" or any(course(computing[r]).kind != "drift" for r in named):
-        return None  # of single ranks: a straggler for a while
+        return None  # single ranks: a straggler for a while
     return Change(found, named, False, each)
 
 
 def _of_all(durations: np.ndarray, computing: dict[int, np.ndarray]) -> Course | None:
-    """The drift of the steps if every rank computes longer and longer: what ranks wait for each
-    other may hide it in the steps' own length. None if one of them does not."""
+    """The drift of the steps if every rank computes longer and longer, else None. Ranks' waiting
+    for each other may hide it in the length of the steps."""
     if not computing or any(course(own).kind != "drift" for own in computing.values()):
         return None
     least = np.min(list(computing.values()), axis=0)
@@ -219,7 +219,7 @@ def _of_all(durations: np.ndarray, computing: dict[int, np.ndarray]) -> Course |
 
 
 def _grown(values: np.ndarray, found: Course) -> float:
-    """By how much `values` ([S] s) grow where the steps do, s."""
+    """How much `values` ([S] s) grow with the steps, s."""
     if found.kind == "drift":
         stride = max(1, len(values) // 200)
         return slope_of(found.level[::stride], values[::stride]) * found.growth

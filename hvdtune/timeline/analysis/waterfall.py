@@ -1,8 +1,8 @@
 """Where each rank's step went: parts that sum to the step. Definitions: docs/metrics.md.
 
-The time axis of a rank is cut at what happens to its batches; every piece has one label. What the
-framework's main thread was blocked of a piece is exposed time of that label; the rest of the step
-is compute.
+The time axis of a rank is cut at the events of its batches; every piece has one label. The time of
+a piece in which the framework's main thread was blocked is exposed time of that label; the rest of
+the step is compute.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 # Labels of pieces: positions in EXPOSED_PARTS.
 _SKEW, _NEGOTIATION, _CYCLE, _QUEUE, _IN, _REDUCE, _OUT, _PEER, _OTHER = range(9)
 assert EXPOSED_PARTS[_PEER] == "peer_wait_s"
-_PIECES = 9  # of a batch, see _pieces
+_PIECES = 9  # per batch, see _pieces
 _RUNNING = (_IN, _REDUCE, _OUT)
-#: Batches looked at together: bounds the memory for their pieces.
+#: Batches processed at a time: this bounds the memory for their pieces.
 _TOGETHER = 1 << 17
-#: Waits that are no further apart are one waiting, ns: between them nothing is computed.
+#: Waits that are no further apart than this, ns, are one wait: nothing is computed between them.
 _TOGETHER_NS = 200_000
 _CYCLE_REASON = REASONS.index("cycle")
 
 
 @dataclass
 class Waterfall:
-    """Parts of the steps and what skew is charged to whom. ns as float64.
+    """Parts of the steps, and the skew charged to each rank. ns as float64.
 
-    parts[rank]: [S, PARTS]; communication, overlapped: [S]; caused: rank → [S] time that others
-    were blocked because of it; delay: rank → [S] the most that it held up one of them.
+    parts[rank]: [S, PARTS]; communication, overlapped: [S]; caused: rank → [S] time for which
+    others were blocked because of it; delay: rank → [S] the longest time that it held up one of
+    them.
     """
 
     parts: dict[int, np.ndarray]
@@ -99,8 +100,8 @@ class _RankParts:
         self.count, self.width, self.ranks = len(steps), len(EXPOSED_PARTS), len(ranks)
 
     def parts(self) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], np.ndarray]:
-        """exposed [S, EXPOSED_PARTS]; time in which batches ran, and in which they did and the
-        framework computed, [S] each; charges [S, ranks]."""
+        """exposed [S, EXPOSED_PARTS]; time in which batches ran, and in which the framework
+        computed meanwhile, [S] each; charges [S, ranks]."""
         exposed = np.zeros((self.count, self.width))
         running, hidden = np.zeros(self.count), np.zeros(self.count)
         charges = np.zeros((self.count, self.ranks))
@@ -168,10 +169,11 @@ def _late_for(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Parts of the blocked time that a late rank made longer: begins, ends, the rank; in order.
 
-    Back from the batch that a wait ended with, through batches that began late only because the
-    one before still ran, to the one that was held up by a rank: L(b) > end of the batch before.
-    Until then nothing helped, whatever ran meanwhile; what ran is hidden behind the late rank. That
-    goes for the waits right before, too: waiting for one tensor after another is one waiting.
+    The search goes back from the batch that a wait ended with, through batches that began late only
+    because the one before still ran, to the one that a rank held up: L(b) > end of the batch
+    before. All blocked time until then is because of that rank: batches that ran meanwhile are
+    hidden by it. That includes the waits right before, since waiting for one tensor after another
+    is one wait.
     """
     waits = view.blocked
     none = np.zeros(0, np.int64)
@@ -186,12 +188,12 @@ def _late_for(
     at = np.where(ended, source[np.maximum(final, 0)], -1)
     batch = batches[np.maximum(at, 0)]
     new = np.append(True, waits.begin[1:] - waits.end[:-1] > _TOGETHER_NS)
-    together = waits.begin[new][np.cumsum(new) - 1]  # where the waiting begins
+    together = waits.begin[new][np.cumsum(new) - 1]  # where the wait begins
     begin = np.maximum(together, view.last_own[batch])
     until = np.minimum(joint.last[batch], waits.end)
     use = (at >= 0) & (until > begin) & (joint.last_rank[batch] != view.rank)
     begin, until, who = begin[use], until[use], joint.last_rank[batch][use]
-    # Of two that overlap the later counts: what it was held up by came last.
+    # If two overlap, the later one counts: its cause was the last.
     following = np.append(np.minimum.accumulate(begin[::-1])[::-1][1:], np.iinfo(np.int64).max)
     until = np.minimum(until, following)
     return begin[until > begin], until[until > begin], who[until > begin]
@@ -217,11 +219,11 @@ def _edges(steps: Steps, rank: int) -> tuple[np.ndarray, np.ndarray]:
 def _pieces(
     joint: Joint, view: View, part: np.ndarray, reached: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Begins, labels and batches of the pieces from `reached` to behind the batches `part`.
+    """Begins, labels and batches of the pieces from `reached` to the end of the batches `part`.
 
-    A batch has up to nine pieces, some of them empty: the way to its beginning as far as nobody
-    waited for it; until this rank had submitted it; until all had; until the coordinator closed it;
-    until it began; copying in; reducing; copying out.
+    A batch has up to nine pieces, some of them empty: until the framework waits for it; until this
+    rank had submitted it; until all had; until the coordinator closed it; until it began; copying
+    in; reducing; copying out.
     """
     begin, end = view.begin[part], np.maximum.accumulate(view.end[part])
     before = np.maximum(np.concatenate([[reached], end[:-1]]) if len(part) else begin, reached)
@@ -256,7 +258,7 @@ def _pieces(
 
 
 def _foreign(joint: Joint, view: View, part: np.ndarray, waits: np.ndarray) -> np.ndarray:
-    """Batches of another process set than the tensor that the framework waits for meanwhile."""
+    """Whether a batch's process set differs from that of the tensor waited for then."""
     if not len(view.blocked.begin) or not view.recording.names:
         return np.zeros(len(part), bool)
     sets = np.array([name.process_set for name in view.recording.names], np.int64)
@@ -266,10 +268,10 @@ def _foreign(joint: Joint, view: View, part: np.ndarray, waits: np.ndarray) -> n
 
 
 def overlap(result: Waterfall, steps: Steps) -> Overlap:
-    """How much is hidden, and what a step could take.
+    """How much is hidden, and how short a step could be.
 
-    Free communication: the rank that computes longest sets the pace, mean over steps of max over
-    ranks of compute. No skew: a step is shorter by the longest that any rank waited for a late one.
+    With free communication the rank that computes longest sets the pace: the mean over steps of the
+    max over ranks of compute. Without skew a step is shorter by the longest wait for a late rank.
     """
     if not len(steps):
         return Overlap(*[float("nan")] * 5)

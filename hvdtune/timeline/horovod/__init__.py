@@ -1,4 +1,4 @@
 """Timelines in Horovod's layout: reading them, their analysis, summary and limited report.
 
-May know all rooms but `viewers`.
+May know all folders of `timeline` except `viewers`.
 """

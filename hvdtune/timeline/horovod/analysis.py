@@ -1,4 +1,4 @@
-"""Questions to a timeline; each answer is a pandas DataFrame, each number defined by a formula.
+"""Questions about a timeline; each answer is a pandas DataFrame, each number has a formula.
 
 Symbols, all times in microseconds (us) of the recording's clock:
 
@@ -30,7 +30,7 @@ OPERATION_COLUMNS = (
 
 
 def duration_us(trace: Trace) -> int:
-    """T, us: from the first begin or tick to the last end or tick, without what is left out. 0 for
+    """T, us: from the first begin or tick to the last end or tick, without the time left out. 0 for
     an empty trace."""
     begins = [span.begin for span in trace.spans] + [tick.time for tick in trace.ticks]
     ends = [span.end for span in trace.spans] + [tick.time for tick in trace.ticks]
@@ -51,8 +51,8 @@ def operations(trace: Trace) -> pd.DataFrame:
     | begin, end, execute_us | x0, x1, x1 − x0 |
     | dtype, shape, bytes, batch | as recorded; missing for failed operations |
 
-    What the file does not say is missing (NA). The ticks of a negotiation are those of its row
-    behind the previous negotiation's end and not behind its own.
+    Values that the file does not have are missing (NA). The ticks of a negotiation are those of its
+    row after the previous negotiation's end, up to its own end.
     """
     import pandas as pd
 
@@ -112,7 +112,7 @@ def tensor_summary(ops: pd.DataFrame) -> pd.DataFrame:
 
     count = executions; execute_us, negotiate_us, skew_us, queue_us = medians over them;
     total_execute_us = Σ (x1 − x0); bytes = of the last execution. `ops` is from operations().
-    Sums of times over tensors exceed wall time: tensors of one batch run together.
+    Sums of times over tensors exceed wall time, because tensors of one batch run together.
     """
     grouped = ops.groupby(["tensor", "op"], sort=False)
     frame = grouped.agg(
@@ -168,7 +168,7 @@ def operation_times(trace: Trace) -> pd.DataFrame:
 
 def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
     """Per rank, how late it was and what that cost: the skew of an operation is charged to the
-    rank whose tick is last. The costliest rank comes first.
+    rank whose tick is last. The costliest rank is first.
 
     | column | formula |
     |---|---|
@@ -179,7 +179,7 @@ def rank_lateness(trace: Trace, ops: pd.DataFrame) -> pd.DataFrame:
     | wall_us | \\|U\\| of [min r_k, max r_k] over those: time in which any tensor waited for it |
     | share | wall_us / T |
     | median_late_us | median of r_k − min r_k over all its operations |
-    | chance | probability that equal ranks cause as much waiting by chance: turns.stragglers() |
+    | chance | probability that equal ranks cause as much waiting: turns.stragglers() |
     """
     import pandas as pd
 

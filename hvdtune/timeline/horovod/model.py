@@ -1,4 +1,4 @@
-"""What a timeline consists of, whoever recorded it. All times are whole microseconds (us)."""
+"""The content of a timeline in Horovod's layout. All times are whole microseconds (us)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ INIT = "INIT_"
 class Span:
     """Something with a begin and an end in the row of one tensor.
 
-    `depth` is 0 for negotiations and operations, 1 for activities inside an operation. `args` is
-    what the file says at the end: dtype, shape and, in hvdtune's files, bytes and batch.
+    `depth` is 0 for negotiations and operations, 1 for activities inside an operation. `args` has
+    the arguments of its end event: dtype, shape and, in hvdtune's files, bytes and batch.
     """
 
     tensor: str
@@ -42,7 +42,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Something that concerns the whole job: CYCLE_START, a stall, dropped events …"""
+    """An event of the whole job: CYCLE_START, a stall, dropped events …"""
 
     name: str
     time: int
@@ -53,10 +53,10 @@ class Instant:
 class Trace:
     """The content of one file.
 
-    `problems` has one sentence for everything that is not as it should be: events that cannot be
-    read, ends without a begin, begins without an end. What they concern is left out of the lists.
-    `for_viewers`: hvdtune made it of a recording, to be looked at in trace viewers. `left_out_us`:
-    time in the middle that does not count (see hvdtune/timeline/horovod/starts.py).
+    `problems` has one sentence for each fault: events that cannot be read, ends without a begin,
+    begins without an end. The lists leave out what they concern. `for_viewers`: hvdtune made the
+    file from a recording, for trace viewers. `left_out_us`: time in the middle that does not count
+    (see hvdtune/timeline/horovod/starts.py).
     """
 
     source: str
@@ -72,6 +72,6 @@ class Trace:
 
     @property
     def dropped(self) -> int:
-        """Events that the recorder lost because it could not keep up."""
+        """The number of events that the recorder lost because it could not keep up."""
         counts = [i.args.get("dropped", 0) for i in self.instants if i.name == "DROPPED_EVENTS"]
         return max((count for count in counts if isinstance(count, int)), default=0)

@@ -11,17 +11,17 @@ from hvdtune.timeline.horovod.model import Instant, Span, Tick, Trace
 from hvdtune.timeline.record.capture_file import VIEW
 from hvdtune.timeline.record.events import TimelineError, load_events
 
-#: Problems of one kind that are listed one by one; the rest is counted.
+#: At most this many problems of one kind are listed; the rest are counted.
 _MOST_LISTED = 20
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a timeline: plain or gzip, complete or cut off, in any order of events.
+    """Read a timeline: plain or gzip, complete or cut off, with events in any order.
 
-    Begins and ends are paired within a row (pid and, where given, tid): an end belongs to the
-    innermost begin that is open at its time; events of equal time count in the file's order.
+    Begins and ends are paired within a row (pid and, if given, tid): an end belongs to the
+    innermost begin that is open at its time; events with equal times are taken in the file's order.
     Raises TimelineError (a ValueError) for a file that is no timeline, OSError if it cannot be
-    read. Everything milder is a sentence in the trace's `problems`.
+    read. Every lesser fault is a sentence in the trace's `problems`.
     """
     events, problems = load_events(path)
     trace = Trace(source=str(path), event_count=len(events), problems=problems)
@@ -34,7 +34,7 @@ def read_trace(path: str | Path) -> Trace:
             trace.for_viewers |= event.get("name") == VIEW
             if event.get("name") == "hvdtune_cut_off":
                 why = _mapping(event.get("args")).get("reason")
-                problems.append(f"The recording was cut off behind what is here: {why}.")
+                problems.append(f"The recording was cut off after the last event here: {why}.")
             continue
         if not _is_time(event.get("ts")):
             untimed += 1
@@ -56,13 +56,13 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def read_layout(path: str | Path) -> Trace:
-    """The same of a timeline in Horovod's layout. What hvdtune has made of a recording for trace
-    viewers has other rows, of which no verdict can be made: TimelineError."""
+    """The same for a timeline in Horovod's layout. Raises TimelineError for a file that hvdtune
+    made from a recording for trace viewers: its rows are different and allow no verdict."""
     trace = read_trace(path)
     if trace.for_viewers:
         raise TimelineError(
-            f"{path} shows some steps of a recording in trace viewers and has none of its records: "
-            "give hvdtune report the recording itself"
+            f"{path} shows some steps of a recording in trace viewers and does not contain its "
+            "records: give hvdtune report the recording itself"
         )
     return trace
 

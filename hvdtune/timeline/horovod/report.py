@@ -1,4 +1,4 @@
-"""The limited report about a timeline in Horovod's layout: what one rank's ticks and spans tell."""
+"""The limited report about a timeline in Horovod's layout, from one rank's ticks and spans."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ OPERATIONS = tuple(kind.upper() for kind in KINDS)
 
 MISSING = (
     "This file has Horovod's layout: one rank's view of single tensors. It says nothing about "
-    "steps, about what the framework did meanwhile, about the other ranks' own time, and about "
-    "settings. So there is no waterfall of a step, no overlap, no expected gain.",
-    "For the whole report, run the script under hvdtune and record it: hvdtune run "
+    "steps, what the framework did meanwhile, the other ranks' own time, or settings. So this "
+    "report has no waterfall of a step, no overlap and no expected gain.",
+    "For the full report, run the script under hvdtune and record it: hvdtune run "
     "--timeline-filename t.json …; then: hvdtune report t.json",
 )
-#: Holds for files that Horovod wrote; hvdtune marks every step in this layout, too.
+#: This is true of files that Horovod wrote; hvdtune's files in this layout mark every step.
 FIRST_STEP_ONLY = (
-    "Horovod marks when ranks were ready only until a tensor is in its cache, that is in the first "
-    "step; so who was late later cannot be told from its files."
+    "Horovod records when ranks were ready only until a tensor is in its cache, that is, in the "
+    "first step; so its files do not show which ranks were late after that."
 )
 
 
 def document(path: str | Path) -> schema.HorovodReport:
-    """The numbers. Raises TimelineError if the file holds no operation of Horovod's."""
+    """The numbers. Raises TimelineError if the file contains no operation."""
     trace = read_layout(path)
     operations = analysis.operations(trace)
     known = operations["op"].isin(OPERATIONS)
     if not known.any():
         raise TimelineError(
-            f"{path} holds no operation of hvdtune or Horovod, so there is nothing to report. "
-            "A trace of PyTorch's profiler is read together with hvdtune's recording of the same "
+            f"{path} contains no operation of hvdtune or Horovod, so there is nothing to report. "
+            "To read a trace of PyTorch's profiler, merge it with hvdtune's recording of the same "
             "run: hvdtune timeline merge"
         )
     found = starts.find(trace, operations)
@@ -81,12 +81,12 @@ def _first_step_only(trace: Trace, operations: pd.DataFrame) -> bool:
 
 
 def _is_ours(trace: Trace) -> bool:
-    """Whether hvdtune wrote the file: it says of every operation in which batch it was."""
+    """Whether hvdtune wrote the file: then every operation has the number of its batch."""
     return any("batch" in span.args for span in trace.spans)
 
 
 def text(numbers: schema.HorovodReport) -> str:
-    """What `hvdtune timeline summary` says, and what is missing."""
+    """The text of `hvdtune timeline summary`, and what the file does not contain."""
     notes = "\n".join(f"Note: {one}" for one in numbers["missing"])
     return f"{numbers['summary']}\n\n{notes}"
 
@@ -132,11 +132,13 @@ def _late_ranks(numbers: schema.HorovodReport) -> str:
     first = rows[0]
     says = f"The others waited {words.seconds(first['wall_us'] / 1e6)} for rank {first['rank']}."
     if first["chance"] >= RARE:
-        says = (
-            "The others waited for whichever rank was the last; equal ranks show as much by chance."
-        )
+        says = "The others waited for the last rank; among equal ranks, chance explains as much."
     return pages.figure(
-        "lateness", spec, height=80 + 30 * len(rows), heading="Who the others waited for", says=says
+        "lateness",
+        spec,
+        height=80 + 30 * len(rows),
+        heading="Ranks that the others waited for",
+        says=says,
     )
 
 

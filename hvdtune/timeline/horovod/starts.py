@@ -1,10 +1,10 @@
-"""What takes long once, in a timeline of Horovod's layout: found, named, and taken out.
+"""One-time starts in a timeline of Horovod's layout: found, named, and taken out.
 
-An operation lasts from its first tick, or the begin of its negotiation, to its end. It belongs to a
-one-time start if it overlaps the initialisation of a library (INIT_NCCL, say), or if it is new (the
-tensor's first operation, or the first of a new shape) and much longer than usual: LONG times the
-median of the same tensor's other operations (of all repeated ones, if the tensor never comes
-again), and at least LEAST_US. Whatever else runs or waits meanwhile belongs to the same start.
+An operation lasts from its first tick, or the start of its negotiation, to its end. It belongs to a
+one-time start if it overlaps the initialisation of a library (such as INIT_NCCL), or if it is new
+(the tensor's first operation, or the first with a new shape) and much longer than usual: LONG times
+the median of the same tensor's other operations (of all repeated ones, if the tensor never
+repeats), and at least LEAST_US. Everything that runs or waits meanwhile belongs to the same start.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LEAST_US = 100_000
 
 @dataclass(frozen=True)
 class Start:
-    """Something that took long once; times in us. `waited`: how long ranks waited for each other in
-    it; `reasons`: what it was, as far as the file tells."""
+    """A one-time start; times in us. `waited`: how long ranks waited for each other in it;
+    `reasons`: what started, as far as the file shows it."""
 
     begin: int
     end: int
@@ -68,8 +68,8 @@ def find(trace: Trace, ops: pd.DataFrame) -> list[Start]:
 
 
 def without(trace: Trace, starts: list[Start]) -> Trace:
-    """The recording without its starts: operations that run or wait in one are left out, and the
-    time that lies between what is left."""
+    """The recording without its starts: without the operations that run or wait in one, and without
+    the time between the remaining ones."""
     if not starts:
         return trace
     gone: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -96,7 +96,7 @@ def without(trace: Trace, starts: list[Start]) -> Trace:
 
 
 def sentence(starts: list[Start]) -> str:
-    """What took long once, and that it is not counted; "" if nothing did."""
+    """The starts, and that they are not counted; "" if there were none."""
     if not starts:
         return ""
     longest = max(starts, key=lambda start: start.duration)
@@ -111,11 +111,11 @@ def sentence(starts: list[Start]) -> str:
     if more:
         total = words.seconds(sum(one.duration for one in starts if one is not longest) / 1e6)
         text += f"; {words.number(more, 'shorter one')} took {total} together"
-    return f"{text}. It counts in no number and against no rank here."
+    return f"{text}. It is not counted in any number here, nor against any rank."
 
 
 def numbers(starts: list[Start]) -> schema.HorovodStart | None:
-    """The same for a document; None if nothing took long once."""
+    """The same for a document; None if there were none."""
     if not starts:
         return None
     return {
@@ -147,7 +147,7 @@ def _order(reason: str) -> tuple[bool, str]:
 
 
 def _lives(ops: pd.DataFrame) -> list[tuple[int, int, str]]:
-    """Begin, end and why it is a start, "" if it is none, of every operation."""
+    """Begin, end and, for a start, the reason (else "") of every operation."""
     if ops.empty:
         return []
     begins = (ops["begin"] - ops["queue_us"].fillna(0) - ops["negotiate_us"].fillna(0)).astype(int)

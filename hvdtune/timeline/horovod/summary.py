@@ -12,13 +12,13 @@ from hvdtune.timeline.horovod.model import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Shares of the recorded time from which on something is worth a sentence.
+#: Shares of the recorded time from which on something is mentioned.
 WAITING_MATTERS = 0.05
 QUEUE_MATTERS = 0.10
 COMMUNICATION_MATTERS = 0.25
-#: A single pause that is this share of all waiting is the cause of it.
+#: A single pause is the cause of all waiting if it is this share of it.
 ONE_CAUSE = 0.6
-#: Tensors have to come so many times, with ticks, before anything is said of a rank.
+#: Tensors must occur this many times, with ticks, before the summary judges a rank.
 FEWEST = 3
 
 
@@ -56,9 +56,9 @@ def told(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame, found: list[st
     if ops.empty:
         parts[0] = "Verdict: nothing but a one-time start was recorded."
     elif lateness.empty:
-        parts.append("Who is late afterwards the file does not say.")
+        parts.append("The file does not show which ranks are late afterwards.")
     elif not _is_waiting(trace, ops):
-        parts.append("Nobody is late afterwards.")
+        parts.append("No rank is late afterwards.")
     return " ".join(parts)
 
 
@@ -72,12 +72,12 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
     """One or two sentences: where the time of this recording went, and what to look at.
 
     waiting = |U| of all [min r_k, max r_k]; queueing = |U| of all [n1, x0]; communication = |U| of
-    all [x0, x1]; each as a share of T. The first that reaches its limit (see the constants of this
-    module) is the verdict, in this order.
+    all [x0, x1]; each as a share of T. The verdict is the first of these, in this order, that
+    reaches its limit (see the constants of this module).
     """
     total = analysis.duration_us(trace)
     if ops.empty or total == 0:
-        return "Verdict: no operation was executed while this was recorded."
+        return "Verdict: no operation was executed during this recording."
     judged = ops[ops["skew_us"].notna()]
     waiting = _wall(judged["first_ready"], judged["last_ready"])
     if waiting / total >= WAITING_MATTERS:
@@ -93,16 +93,16 @@ def verdict(trace: Trace, ops: pd.DataFrame, lateness: pd.DataFrame) -> str:
     if running / total >= COMMUNICATION_MATTERS:
         return (
             f"Verdict: communication runs during {_share(running, total)}; ranks hardly wait for "
-            "each other. See below for what it consists of."
+            "each other. The tables below show its parts."
         )
     return (
-        f"Verdict: communication is not what takes the time. It runs during "
+        f"Verdict: communication is not the main cost. It runs during "
         f"{_share(running, total)}, and ranks wait for each other during {_share(waiting, total)}."
     )
 
 
 def _longest_wait(judged: pd.DataFrame) -> tuple[int, int]:
-    """How long the longest time was in which tensors waited without a gap, us, and for whom."""
+    """The longest time in which tensors waited without a gap, us, and for which rank."""
     longest, who, reached, since = 0, -1, -1, 0
     ordered = judged.sort_values("first_ready")
     for first, last, rank in zip(
@@ -121,14 +121,14 @@ def _waiting_verdict(
     said = f"Verdict: ranks wait for each other during {_share(waiting, total)}"
     if turns.judged(ops) < FEWEST:
         return (
-            f"{said}, when tensors came for the first time: of later operations the file does not "
-            "tell who was late, and a start proves nothing about a rank."
+            f"{said}, when tensors were submitted for the first time: the file does not show which "
+            "ranks were late for later operations, and a start proves nothing about a rank."
         )
     once, whom = longest
     if once > ONE_CAUSE * waiting:
         return (
-            f"{said}, {_time(once)} of it once, for rank {whom}: a single pause, which says "
-            "nothing about the other operations."
+            f"{said}, {_time(once)} of that in a single pause, for rank {whom}: it says nothing "
+            "about the other operations."
         )
     blamed = turns.stragglers(ops, sorted(int(rank) for rank in lateness["rank"]))
     named = blamed[blamed["kind"] != ""]
@@ -139,28 +139,26 @@ def _waiting_verdict(
             f"Verdict: rank {int(top['rank'])} {_when(top)}. It was the last in "
             f"{int(row['last'])} of {int(row['operations'])} operations, and the others waited for "
             f"it during {_share(int(row['wall_us']), total)}. Look at what this rank and its host "
-            "do between operations. The file marks no steps, so no gain can be promised."
+            "do between operations. The file marks no steps, so the report promises no gain."
         )
     parts = ", ".join(
         f"for rank {int(rank)} {_percent(share)}"
         for rank, share in zip(lateness["rank"].head(3), lateness["share"].head(3), strict=True)
     )
-    return f"{said}, and no single rank is the cause ({parts}): equal ranks show as much by chance."
+    return f"{said}, and no single rank is the cause ({parts}): chance alone explains as much."
 
 
 def _when(row: pd.Series) -> str:
-    """How a rank holds the others up. What a step is, only tensors that come again tell."""
+    """How a rank holds the others up. Only repeated tensors show what a step is."""
     late = words.seconds(float(row["typical_late_s"]))
     if row["kind"] == "persistent":
         return "holds the others up"
     if row["kind"] == "transient":
         return (
-            f"held the others up for a while, by {late} each time (the times "
-            f"{row['from_step'] + 1} to {row['to_step'] + 1} that the tensors came)"
+            f"held the others up for a while, by {late} each time (the tensors' occurrences "
+            f"{row['from_step'] + 1} to {row['to_step'] + 1})"
         )
-    often = f"every {row['period']} times that the tensors come" if row["period"] else (
-        "again and again"
-    )  # fmt: skip
+    often = f"every {row['period']} occurrences of the tensors" if row["period"] else "repeatedly"
     return f"holds the others up {often}, by {late} each time"
 
 
@@ -184,8 +182,8 @@ def _notes(trace: Trace, ops: pd.DataFrame) -> list[str]:
     without = int(ops["skew_us"].isna().sum())
     if 0 < without < len(ops):
         notes.append(
-            f"{without} of {len(ops)} operations have no ticks, so nothing is known about who was "
-            "late for them (Horovod records none for tensors in its cache)."
+            f"{without} of {len(ops)} operations have no ticks, so the file does not show which "
+            "ranks were late for them (Horovod records none for tensors in its cache)."
         )
     if trace.problems:
         notes.append(f"the file has flaws; see: hvdtune timeline check {trace.source}")
@@ -220,7 +218,7 @@ def _time_table(times: pd.DataFrame) -> str:
         for _, row in times.iterrows()
     ]
     head = ["what", "count", "mean", "sum", "wall", "share"]
-    return "Where the time went (wall: at least one tensor at it)\n" + _table(head, rows)
+    return "Where the time went (wall: time with at least one tensor in it)\n" + _table(head, rows)
 
 
 def _tensor_table(tensors: pd.DataFrame) -> str:
@@ -245,7 +243,9 @@ def _batch_line(batches: pd.DataFrame) -> str:
     tensors = float(batches["tensors"].median())
     size = words.size(float(batches["bytes"].median()))
     time = float(batches["execute_us"].median())
-    return f"Fusion: {count} batches; in the median one {tensors:g} tensors, {size}, {_time(time)}."
+    return (
+        f"Fusion: {count} batches; the median one has {tensors:g} tensors, {size}, {_time(time)}."
+    )
 
 
 def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
@@ -262,7 +262,7 @@ def _table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
 
 
 def _time(us: Any) -> str:
-    """12.3 s, 4.56 ms or 7 us; - for what is not known."""
+    """12.3 s, 4.56 ms or 7 us; - if unknown."""
     try:
         value = float(us)
     except TypeError:  # None, pandas.NA

@@ -1,10 +1,10 @@
-"""Who holds the others up, in a timeline of Horovod's layout, which marks no steps: by turns.
+"""Which ranks hold the others up, in a timeline of Horovod's layout, which marks no steps.
 
-A turn begins when a tensor comes again, as a step does where nothing marks it. Of each turn and
-rank, in the words of timeline/analysis/skew.py: *lateness* is the largest skew of an operation in
-which the rank's tick was the last, *delay* the time in which any tensor waited for it. What is said
-of ranks is then what is said of them in a recording: the same limits, and the same probability that
-equal ranks show as much by chance.
+Turns replace steps: a turn begins when a tensor repeats, like a step without marks. For each turn
+and rank, in the terms of timeline/analysis/skew.py: *lateness* is the largest skew of an operation
+in which the rank's tick was the last, *delay* the time in which any tensor waited for it. Ranks are
+then judged as in a recording: with the same limits, and the same probability that equal ranks are
+as late by chance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def turns(ops: pd.DataFrame) -> np.ndarray:
-    """[operations] the number of each operation's turn, from 0 on. `ops`: analysis.operations()."""
+    """[operations] the number of each operation's turn, from 0. `ops`: analysis.operations()."""
     found = np.zeros(len(ops), np.int64)
     seen: set[tuple[str, str]] = set()
     turn = 0
@@ -36,13 +36,13 @@ def turns(ops: pd.DataFrame) -> np.ndarray:
 
 
 def judged(ops: pd.DataFrame) -> int:
-    """Turns with an operation of which it is known when two ranks or more were ready."""
+    """The number of turns with an operation that has ticks of at least two ranks."""
     return len(np.unique(turns(ops)[ops["skew_us"].notna().to_numpy()]))
 
 
 def stragglers(ops: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
-    """skew.blame() of the turns whose ticks are known, seconds; `step` is the number of a turn.
-    `ranks`: all that have ticks."""
+    """skew.blame() of the turns that have ticks, seconds; `step` is the number of a turn. `ranks`:
+    all that have ticks."""
     import pandas as pd
 
     numbers = turns(ops)
@@ -78,6 +78,6 @@ def stragglers(ops: pd.DataFrame, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def _typical(ops: pd.DataFrame, numbers: np.ndarray) -> float:
-    """From the begin of a turn to that of the next, median, s."""
+    """The median time from the start of a turn to that of the next, s."""
     begins = ops["begin"].astype(float).groupby(numbers).min().to_numpy()
     return float(np.median(np.diff(begins))) / 1e6 if len(begins) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Whether a file is one valid JSON array, looked at line by line however long it is."""
+"""Checks line by line whether a file of any length is one valid JSON array."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 
 from hvdtune.timeline.record.capture_file import Lines
 
-NO_JSON = "a piece is no JSON"
+NO_JSON = "a piece is not JSON"
 _BLANK = " \t\r\n"
 
 
 def fault_of_array(path: str | Path) -> str:
-    """What keeps a recording, one event or more a line, from being one valid JSON array; "" if it
-    is one. Of a file that is cut off, what is there: whoever reads its records says what is
-    missing. OSError if it cannot be read."""
+    """Why a recording, with one or more events per line, is not one valid JSON array; "" if it is
+    one. A file that is cut off is judged by the part that is there; the reader of its records
+    reports what is missing. OSError if it cannot be read."""
     form = _Form()
     for number, line in enumerate(Lines(Path(path)), 1):
         fault = form.fault_in(line.decode("utf-8", "replace"))
         if fault == NO_JSON and not line.endswith(b"\n"):
             break  # cut off here
         if fault:
-            return f"the file is no valid JSON: {fault} in line {number}"
+            return f"the file is not valid JSON: {fault} in line {number}"
     return ""
 
 
 class _Form:
-    """Where reading is in the array."""
+    """The reader's position in the array."""
 
     def __init__(self) -> None:
         self.begun = self.ended = False
@@ -34,7 +34,7 @@ class _Form:
         self.decoder = json.JSONDecoder()
 
     def fault_in(self, text: str) -> str:
-        """Goes over one line; what is wrong with it, or ""."""
+        """Reads one line; returns what is wrong with it, or ""."""
         at = 0
         while at < len(text):
             sign = text[at]

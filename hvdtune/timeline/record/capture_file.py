@@ -1,7 +1,7 @@
-"""One file of a capture: from its bytes to the records of the ranks in it, by their own clocks.
+"""One file of a capture: from its bytes to the records of the ranks in it, on their own clocks.
 
-Reading is bounded whatever the file holds: lines are read up to LONGEST_LINE, what is kept counts
-against a Budget, and a compressed file may not unpack to more than a recording can.
+Reading is bounded whatever the file contains: lines are read up to LONGEST_LINE, data that is kept
+counts against a Budget, and a compressed file may not unpack to more than a recording can.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from hvdtune.timeline.record.events import GZIP_MAGIC, TimelineError, compressed
 from hvdtune.timeline.record.layout import FORMAT, STREAMS, ClockReading, Identity, MemberList, Name
 from hvdtune.timeline.record.tensor_runs import unpack
 
-#: Longer lines are passed over: the recorder's have less than a tenth of it.
+#: Longer lines are skipped: the recorder's have less than a tenth of it.
 LONGEST_LINE = 32 << 20
-#: What a recording may hold in memory, bytes.
+#: The most memory that a recording may use, bytes.
 MOST_BYTES = 2 << 30
 #: Ids count from 0 without gaps; one beyond this is damage.
 MOST_NAMES = 1 << 20
 #: A compressed file unpacks to at most this many times its size, and this much more.
 MOST_UNPACKED = (200, 64 << 20)
-#: The identity is the first event; whoever has not seen it by then reads something else.
+#: The identity is the first event; a file without one by then is something else.
 IDENTITY_WITHIN = 64 << 20
 #: Readings of a clock that are kept: one a second for a month.
 MOST_READINGS = 3_000_000
 
 _AROUND_EVENT = b" \t\r\n,[]"
-VIEW = "hvdtune_view"  # everything behind this event was made for viewers
+VIEW = "hvdtune_view"  # everything after this event was made for viewers
 
 
 class Budget:
@@ -52,17 +52,17 @@ class Budget:
         self.left -= count
         if self.left < 0:
             raise TimelineError(
-                f"{path} holds more than the {self.limit / (1 << 30):.3g} GiB of records that are "
-                "read at once; record fewer steps at a time"
+                f"{path} has more than {self.limit / (1 << 30):.3g} GiB of records, which is the "
+                "most that can be read at once; record fewer steps at a time"
             )
 
 
 @dataclass
 class RawRank:
-    """What the file holds of one rank. `damage`: what was wrong → how often. `rotated`: blocks
-    that went to keep the file small. `missing`: stream → records that were written to the file and
-    are not in it; `begins` and `ends`: which one was its first, and how many there were so far.
-    `cut_off`: why it was not written to its end."""
+    """What the file has of one rank. `damage`: what was wrong → how often. `rotated`: blocks that
+    were dropped to keep the file small. `missing`: stream → records that were written to the file
+    but are not in it; `begins` and `ends`: the number of its first record, and how many there were
+    so far. `cut_off`: why it was not written to its end."""
 
     identity: Identity
     path: Path
@@ -83,7 +83,7 @@ class RawRank:
 
 @dataclass
 class CaptureFile:
-    """The ranks in a file. `finished`: it was joined, and has events for viewers."""
+    """The ranks in a file. `finished`: it is a joined file with events for viewers."""
 
     path: Path
     ranks: dict[int, RawRank] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def is_capture(path: str | Path) -> bool:
 
 
 def as_recorded(path: Path) -> Path:
-    """Where it is: what a job has been told to call t.json.gz is t.json until the job has ended."""
+    """The file that exists: a job writes t.json.gz as t.json until it has ended."""
     plain = path.with_suffix("") if path.suffix == ".gz" else path
     return plain if plain.exists() and not path.exists() else path
 
@@ -111,8 +111,8 @@ def as_recorded(path: Path) -> Path:
 def read_capture_file(path: str | Path, budget: Budget | None = None) -> CaptureFile:
     """Read one file, plain or gzip, cut off or damaged.
 
-    What is wrong with it is counted or said in `problems`. Raises TimelineError if there is no
-    identity in it, if a newer hvdtune wrote it in another format, or if it is larger than `budget`;
+    Faults are counted, or described in `problems`. Raises TimelineError if the file has no
+    identity, if a newer hvdtune wrote it in another format, or if it is larger than `budget`;
     OSError if it cannot be read.
     """
     path = Path(path)
@@ -152,10 +152,14 @@ class Lines:
                     source = source or _in_utf8(opened)
                     line = source.readline(LONGEST_LINE)
                 except EOFError:
-                    self.problem = "the compressed file is cut off; what could be unpacked was read"
+                    self.problem = (
+                        "the compressed file is cut off; the part that could be unpacked was read"
+                    )
                     return
                 except (gzip.BadGzipFile, zlib.error) as error:
-                    self.problem = f"the compressed file is damaged ({error}); it was read up to it"
+                    self.problem = (
+                        f"the compressed file is damaged ({error}); it was read up to the damage"
+                    )
                     return
                 if not line:
                     return
@@ -165,7 +169,7 @@ class Lines:
                         f"{self.path} unpacks to more than {times} times its size: this is no "
                         "recording"
                     )
-                # A piece of a line that is too long, or the rest behind such a piece.
+                # A piece of a line that is too long, or the rest after such a piece.
                 whole = len(line) < LONGEST_LINE or line.endswith(b"\n")
                 continued = bool(self.last) and not self.last.endswith(b"\n")
                 self.last = line[-1:]
@@ -193,7 +197,7 @@ def _in_utf8(source: Any) -> Any:
 
 
 def parse(line: bytes) -> list[dict[str, Any]] | None:
-    """hvdtune's events of a line; None if it is no JSON."""
+    """hvdtune's events of a line; None if it is not JSON."""
     text = line.strip(_AROUND_EVENT)
     if b'"hvdtune_' not in text:
         return []
@@ -248,7 +252,7 @@ class _Reader:
         elif isinstance(name, str) and name in self.take_by_name:
             state = self.current.get(rank) if isinstance(rank, int) else None
             if state is None:
-                return  # of a rank whose identity is damaged or another job's: said already
+                return  # a rank whose identity is damaged or of another job: already reported
             try:
                 self.take_by_name[name](state, args if isinstance(args, dict) else {})
             except (TypeError, KeyError, OverflowError, ValueError) as error:
@@ -260,7 +264,7 @@ class _Reader:
         identity = read_identity(args, self.file.path)
         if identity is None or rank != identity.rank:
             self.file.problems.append(
-                f"{self.file.path}: an identity is damaged; what follows is left out."
+                f"{self.file.path}: an identity is damaged; the events of its rank are left out."
             )
             if is_count(rank):
                 self.current[rank] = None
@@ -271,8 +275,8 @@ class _Reader:
             if identity.job not in self.other_jobs:
                 self.other_jobs.add(identity.job)
                 self.file.problems.append(
-                    f"{self.file.path} holds job {identity.job!r} besides {known.identity.job!r}; "
-                    "the first one is read."
+                    f"{self.file.path} has job {identity.job!r} besides {known.identity.job!r}; "
+                    "only the first one is read."
                 )
             return
         if rank not in self.file.ranks:
@@ -320,10 +324,10 @@ class _Reader:
         state.records[stream] += records
 
     def follows(self, state: RawRank, stream: str, first: Any, count: int) -> bool:
-        """Whether a block of which `first` is the first record was not there before; counts what
-        is missing before it."""
+        """Whether a block with `first` as its first record was not seen before; counts the records
+        that are missing before it."""
         if first is None:
-            return True  # of an older hvdtune
+            return True  # recorded by an older hvdtune
         if not is_count(first):
             raise ValueError(first)
         state.begins.setdefault(stream, first)
@@ -366,7 +370,7 @@ class _Reader:
     def ended(self, state: RawRank, args: dict[str, Any]) -> None:
         state.complete = True
         for stream, count in args.get("records", {}).items():
-            # Of a file that was kept small, nothing may be left of a stream.
+            # If the file was kept small, all of a stream may have been dropped.
             known = state.ends.get(stream, count if state.rotated else 0)
             if stream in STREAMS and is_count(count) and count > known:
                 state.missing[stream] += count - known
@@ -376,7 +380,7 @@ class _Reader:
         state.cut_off = str(args["reason"])
 
     def end(self, lines: Lines) -> None:
-        """Say what was wrong with the file as a whole."""
+        """Report the faults of the file as a whole."""
         path = self.file.path
         if lines.read == 0 and not lines.problem:
             raise TimelineError(f"{path} is empty: nothing was recorded")
@@ -393,22 +397,22 @@ class _Reader:
             self.file.problems.append(f"{path}: {lines.problem}.")
         broken = self.damaged + lines.too_long
         if broken:
-            self.file.problems.append(f"{path}: {broken} damaged lines were passed over.")
+            self.file.problems.append(f"{path}: {broken} damaged lines were skipped.")
 
     def no_capture(self) -> TimelineError:
         return TimelineError(
-            f"{self.file.path} is no recording of hvdtune: it does not say which job and rank "
-            "recorded it"
+            f"{self.file.path} is not a recording made by hvdtune: it does not say which job "
+            "and rank recorded it"
         )
 
 
 def is_count(value: Any) -> bool:
-    """Whether `value` is a whole number that a record can hold."""
+    """Whether `value` is a whole number that fits into a record."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 
 def read_identity(args: Any, path: Path) -> Identity | None:
-    """None if it is damaged; TimelineError if it announces a format of the future."""
+    """None if it is damaged; TimelineError if it names a newer format."""
     if not isinstance(args, dict):
         return None
     version = args.get("format", FORMAT)

@@ -1,15 +1,15 @@
-"""Puts a rank's times on rank 0's clock.
+"""Converts a rank's times to rank 0's clock.
 
-Every rank records readings of rank 0's clock: at its own time `t` the difference was `o ± b`. Where
-both clocks run at a steady rate the difference is a line, and clocks that are steered bend slowly.
-So the readings are thinned to the best (smallest b) of each stretch of time, and the difference is
-interpolated between these knots; before the first and behind the last, the line through the first
-and last knot goes on.
+Every rank records readings of rank 0's clock: at its own time `t` the difference was `o ± b`. If
+both clocks run at a steady rate, the difference is a line; if a clock is adjusted, the line bends
+slowly. So only the best reading (smallest b) of each stretch of time is used, and the difference is
+interpolated between these knots. Before the first and after the last knot, it continues on the line
+through both.
 
-The bound that is kept: the largest b of a knot, plus the most by which a reading that was not used
-contradicts the interpolation; where the recording goes beyond the knots, it grows with the distance
-by what the slope may be wrong. What is known worse than LARGEST_BOUND_NS is not aligned at all: a
-skew between ranks that is smaller than the bound means nothing.
+The bound of the error is the largest b of a knot, plus the most by which an unused reading
+contradicts the interpolation. Beyond the knots, it grows with the distance and the possible error
+of the slope. A skew between ranks that is smaller than the bound means nothing, so a rank with a
+bound above LARGEST_BOUND_NS is not aligned.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import ClockReading, Identity
 
-#: A rank whose clock is known no better than this is left out.
+#: A rank whose clock is less certain than this is left out.
 LARGEST_BOUND_NS = 50_000_000
-#: The fastest that two clocks can drift apart: crystals are good to 100 ppm, steering adds 500.
+#: The fastest that two clocks can drift apart: crystals are good to 100 ppm, adjustment adds 500.
 LARGEST_DRIFT = 1e-3
-#: Where there are no readings to tell, two clocks drift apart by no more than this.
+#: Without readings, two clocks are assumed to drift apart by no more than this.
 USUAL_DRIFT = 200e-6
 #: Two processes of one host share CLOCK_MONOTONIC if their wall clocks say so within this.
 SAME_CLOCK_NS = 100_000_000
@@ -46,14 +46,14 @@ TIMES: Mapping[str, tuple[str, ...]] = {
 
 
 class UnalignedError(TimelineError):
-    """A rank's times cannot be put beside the other ranks'."""
+    """A rank's times cannot be compared with the other ranks'."""
 
 
 @dataclass(frozen=True)
 class Clock:
     """Rank 0's clock = a rank's clock + offset; `local`, `offset`: knots, ns, ascending.
 
-    `bound_ns` holds between the knots; every second beyond them adds `unsure` seconds to it.
+    `bound_ns` applies between the knots; every second beyond them adds `unsure` seconds to it.
     """
 
     local: np.ndarray
@@ -67,13 +67,13 @@ class Clock:
         return self.bound_ns + round(self.unsure * beyond)
 
     def to_rank0(self, times: np.ndarray) -> np.ndarray:
-        """Rank 0's times for this rank's, int64 ns; 0, which stands for unknown, stays 0."""
+        """This rank's times on rank 0's clock, int64 ns; 0, which means unknown, stays 0."""
         moved = times + self.offset_at(times)
         return np.where(times == 0, times, moved)
 
     def offset_at(self, times: np.ndarray) -> np.ndarray:
         """The interpolated difference at `times`, int64 ns."""
-        # Relative to the first knot: a float has no room for nanoseconds since boot.
+        # Relative to the first knot: a float is not precise enough for nanoseconds since boot.
         since = (times - self.local[0]).astype(np.float64)
         knots = (self.local - self.local[0]).astype(np.float64)
         rises = (self.offset - self.offset[0]).astype(np.float64)
@@ -90,10 +90,10 @@ SAME = Clock(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
 def clock_of(identity: Identity, readings: Sequence[ClockReading], rank0: Identity | None) -> Clock:
     """The clock of the rank that recorded `readings`.
 
-    On one host all processes have one clock: where no reading contradicts that, the offset is 0,
-    which is better than the readings' noise. Without readings it is taken to be so if the wall
-    clocks confirm it. Raises UnalignedError, a sentence that names rank and host, if that is not
-    so, or if the readings do not say well enough where the clock stands.
+    All processes of a host have one clock: if no reading contradicts that, the offset is 0, which
+    is better than the readings' noise. Without readings the offset is 0 if the wall clocks confirm
+    it. Raises UnalignedError, a sentence that names rank and host, if they do not, or if the
+    readings are not accurate enough.
     """
     if identity.rank == 0:
         return SAME
@@ -106,7 +106,7 @@ def clock_of(identity: Identity, readings: Sequence[ClockReading], rank0: Identi
     if readings:
         best = min(one.bound_ns for one in readings)
         raise UnalignedError(
-            f"{who} cannot be aligned: its clock is known to ± {best / 1e6:.0f} ms only, and "
+            f"{who} cannot be aligned: its clock is known only to ± {best / 1e6:.0f} ms, and "
             f"± {LARGEST_BOUND_NS / 1e6:.0f} ms is the most that is accepted"
         )
     if rank0 is None or identity.host != rank0.host:
@@ -143,7 +143,7 @@ def _through(readings: Sequence[ClockReading], who: str) -> Clock:
     knots = _best_of_each_stretch(local, bound)
     _check_drift(table[knots], who)
     clock = Clock(local[knots], offset[knots], 0)
-    # A reading contradicts the line by what is not covered by its own bound.
+    # A reading contradicts the line by the part of the difference beyond its own bound.
     beyond = np.abs(clock.offset_at(local) - offset) - bound
     worst = int(bound[knots].max()) + max(0, int(beyond.max()))
     if worst > LARGEST_BOUND_NS:
@@ -158,7 +158,7 @@ def _through(readings: Sequence[ClockReading], who: str) -> Clock:
 
 
 def _best_of_each_stretch(local: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """Indices of the knots: of each stretch the reading with the smallest bound."""
+    """Indices of the knots: the reading with the smallest bound of each stretch."""
     width = max(KNOT_EVERY_NS, int(local[-1] - local[0]) // MOST_KNOTS + 1)
     stretch = (local - local[0]) // width
     order = np.lexsort((local, bound, stretch))
@@ -169,7 +169,7 @@ def _best_of_each_stretch(local: np.ndarray, bound: np.ndarray) -> np.ndarray:
 
 
 def _check_drift(knots: np.ndarray, who: str) -> None:
-    """Refuse a clock that jumped: between two knots nobody knows when."""
+    """Refuse a clock that jumped: it is unknown when it did so between two knots."""
     local, offset, bound = knots.T
     jump = np.abs(np.diff(offset)) - bound[1:] - bound[:-1] - LARGEST_DRIFT * np.diff(local)
     if jump.size and jump.max() > LARGEST_BOUND_NS:
@@ -181,5 +181,5 @@ def _check_drift(knots: np.ndarray, who: str) -> None:
 
 
 def common_bound(bounds: Sequence[int]) -> int:
-    """How far apart two ranks' times can be from the truth: the two largest bounds together."""
+    """The largest error between two ranks' times: the sum of the two largest bounds."""
     return sum(sorted(bounds)[-2:])

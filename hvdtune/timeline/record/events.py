@@ -10,10 +10,10 @@ from typing import Any
 
 GZIP_MAGIC = b"\x1f\x8b"
 NO_ARRAY = "The file has events without an array around them, which trace viewers do not read."
-#: Places in one file where reading is taken up again behind something that is no JSON.
+#: The most places in one file at which reading resumes after something that is not JSON.
 MOST_GAPS = 100
 
-#: What other compressions' files begin with, and what unpacks them.
+#: The first bytes of other compressions' files, and the commands that unpack them.
 _OTHERS_MAGIC = {
     b"\x28\xb5\x2f\xfd": "zstd -d",
     b"\xfd7zXZ\x00": "xz -d",
@@ -27,16 +27,16 @@ _NEXT_EVENT = re.compile(r'[,\n]\s*(?=\{\s*")')
 
 
 class TimelineError(ValueError):
-    """The file is no timeline at all."""
+    """The file is not a timeline."""
 
 
 def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     """The events of a Chrome trace, in the file's order, and one sentence for each repair.
 
     Accepts an array of events, an object with `traceEvents`, or events one after the other; plain
-    or gzip, UTF-8 or UTF-16, cut off anywhere, and with events that are no JSON (Horovod does not
-    escape names). What is not one valid JSON document gets a sentence. Raises TimelineError when no
-    event can be found, OSError when the file cannot be read.
+    or gzip, UTF-8 or UTF-16, cut off anywhere, and with events that are not JSON (Horovod does not
+    escape names). Everything that makes the file invalid JSON gets a sentence. Raises TimelineError
+    if no event can be found, OSError if the file cannot be read.
     """
     problems: list[str] = []
     text = _read_text(Path(path), problems)
@@ -49,27 +49,29 @@ def load_events(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         document = json.loads(text, parse_constant=no_number)
     except RecursionError:
-        raise TimelineError(f"{path} is no timeline: it nests too deeply") from None
+        raise TimelineError(f"{path} is not a timeline: it nests too deeply") from None
     except ValueError as error:
         return _salvage(text, path, problems, error), problems
     if numbers:
-        problems.append(f"The file is no valid JSON: {', '.join(sorted(numbers))} is no number.")
+        problems.append(
+            f"The file is not valid JSON: {', '.join(sorted(numbers))} is not a number."
+        )
     if isinstance(document, dict) and "traceEvents" not in document and "ph" in document:
         problems.append(NO_ARRAY)
         document = [document]
     elif isinstance(document, dict):
         document = document.get("traceEvents")
     if not isinstance(document, list):
-        raise TimelineError(f"{path} is no timeline: it holds no array of events")
+        raise TimelineError(f"{path} is not a timeline: it contains no array of events")
     return _only_events(document, problems), problems
 
 
 def compressed_otherwise(begin: bytes, path: Path) -> TimelineError | None:
-    """What to say of a file that begins so, if it is compressed by something else than gzip."""
+    """The advice for a file with this beginning, if it is compressed, but not with gzip."""
     for magic, command in _OTHERS_MAGIC.items():
         if begin.startswith(magic):
             return TimelineError(
-                f"{path} is compressed, and not by gzip: unpack it first (`{command} {path}`)"
+                f"{path} is compressed, but not with gzip: unpack it first (`{command} {path}`)"
             )
     return None
 
@@ -104,27 +106,29 @@ def _gunzip(data: bytes, path: Path, problems: list[str]) -> bytes:
         except zlib.error as error:
             raise TimelineError(f"{path} is damaged: {error}") from None
         if not unpacker.eof:
-            problems.append("The compressed file is cut off; what could be unpacked was read.")
+            problems.append(
+                "The compressed file is cut off; the part that could be unpacked was read."
+            )
         data = unpacker.unused_data
     if data.strip(b"\0"):
-        problems.append(f"{len(data)} bytes behind the compressed data were passed over.")
+        problems.append(f"{len(data)} bytes after the compressed data were skipped.")
     return b"".join(pieces)
 
 
 def _salvage(
     text: str, path: str | Path, problems: list[str], error: ValueError
 ) -> list[dict[str, Any]]:
-    """Event by event, from the first `[` to its `]`, skipping what is no JSON."""
+    """Event by event, from the first `[` to its `]`, skipping what is not JSON."""
     decoder = json.JSONDecoder()
     in_array = not _begins_with_event(text, decoder)
     start = text.find("[") + 1 if in_array else 0
     if in_array and not start:
-        raise TimelineError(f"{path} is no timeline: it holds no array of events")
+        raise TimelineError(f"{path} is not a timeline: it contains no array of events")
     known = len(problems)
     if not in_array:
         problems.append(NO_ARRAY)
     elif not _BEFORE_ARRAY.fullmatch(text, 0, start - 1):
-        problems.append("What is before the array of events was passed over: it is no JSON.")
+        problems.append("Text before the array of events was skipped: it is not JSON.")
     found: list[Any] = []
     gaps = commas = 0
     separator, at = _skip(text, start)
@@ -145,10 +149,10 @@ def _salvage(
         if in_array and whole and at < len(text):
             commas += separator.count(",") != (text[at] != "]")
     if gaps:
-        problems.append(f"{gaps} pieces of the file are no JSON and were skipped.")
+        problems.append(f"{gaps} pieces of the file are not JSON and were skipped.")
     if commas:
         problems.append(
-            "The file is no valid JSON: commas between its events are missing, or there are too "
+            "The file is not valid JSON: commas between its events are missing, or there are too "
             f"many ({commas})."
         )
     if at < len(text) and text[at] == "]":
@@ -166,10 +170,10 @@ def _salvage(
     elif in_array or at < len(text):
         problems.append("The file is cut off; it was read as far as it goes.")
     if len(problems) == known:
-        problems.append(f"The file is no valid JSON: {error}.")
+        problems.append(f"The file is not valid JSON: {error}.")
     events = _only_events(found, problems)
     if not events:
-        raise TimelineError(f"{path} is no timeline: no event can be read from it")
+        raise TimelineError(f"{path} is not a timeline: no event can be read from it")
     return events
 
 

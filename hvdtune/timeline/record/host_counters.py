@@ -1,7 +1,7 @@
-"""What a recording says twice a second of a rank's threads and of the CPUs that it may use.
+"""Readings of a rank's threads and of the CPUs that it may use, recorded twice a second.
 
-`hvdtune.live.cpu_counters` reads it from the kernel; a counter that a kernel does not have is left
-out. Rates and shares are those since the reading before.
+`hvdtune.live.cpu_counters` reads them from the kernel; a counter that a kernel does not have is
+missing. Rates and shares cover the time since the previous reading.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ COUNTERS = {
 }
 #: The CPUs that a rank may use: a counter whose name lists them, and whose value is their number.
 ALLOWED = "allowed CPUs: {list} (CPUs)"
-#: A program that keeps CPUs busy: by the first of a host's ranks, of whatever process.
+#: A program that keeps CPUs busy, of any process; the first of a host's ranks records it.
 PROGRAM = "program {name} ({pid}): CPUs in use (CPUs)"
 
-#: A reading is of the steps if it is whole within them, or of short runs so much of it.
+#: A reading counts if it is entirely within the steps, or, in short runs, this share of it.
 MOSTLY = 0.75
 
 _ALLOWED = re.compile(r"allowed CPUs: ([\d,-]+) \(CPUs\)")
@@ -60,7 +60,7 @@ def listed(cpus: set[int]) -> str:
 
 
 def unlisted(text: str) -> frozenset[int]:
-    """The CPUs of such a list."""
+    """The CPUs in such a list."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -72,8 +72,8 @@ def unlisted(text: str) -> frozenset[int]:
 class Threads:
     """One rank's readings during its steps: the mean of each key of COUNTERS that was recorded.
 
-    allowed: the CPUs that it may use; empty: not known. programs: CPUs that each program of the
-    host kept busy in the mean, by pid, with its name; this rank read them.
+    allowed: the CPUs that it may use; empty: unknown. programs: the CPUs that each program of the
+    host kept busy on average, by pid, with its name, if this rank read them.
     """
 
     rank: int
@@ -84,12 +84,12 @@ class Threads:
     programs: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def __getitem__(self, key: str) -> float:
-        """A mean; NaN where it was not recorded."""
+        """A mean; NaN if it was not recorded."""
         return self.means.get(key, float("nan"))
 
 
 def threads(recording: Recording, begin: int, end: int) -> dict[int, Threads]:
-    """What was read from `begin` to `end` (ns), by rank; ranks without readings are left out."""
+    """The readings from `begin` to `end` (ns), by rank, for ranks that have any."""
     found = {}
     for rank, one in sorted(recording.ranks.items()):
         own = _of_rank(one, begin, end)
@@ -99,8 +99,9 @@ def threads(recording: Recording, begin: int, end: int) -> dict[int, Threads]:
 
 
 def used_by_others(ranks: list[Threads]) -> np.ndarray:
-    """[ranks] of those CPUs that each rank may use, how many something else keeps busy than these
-    ranks of its host. A rank that may use CPUs besides takes its part of those that are shared."""
+    """[ranks] how many of the CPUs that each rank may use are kept busy by anything other than
+    these ranks of its host. Another rank's use counts in proportion to the CPUs that both may
+    use."""
     busy = np.array([one["busy"] for one in ranks])
     own = np.zeros(len(ranks))
     for at, one in enumerate(ranks):
@@ -116,16 +117,16 @@ def _of_rank(one: RankRecording, begin: int, end: int) -> Threads | None:
     if run not in one.texts:
         return None
     times = rows["time"][rows["counter"] == one.texts.index(run)]
-    # A reading is of the time since the one before.
+    # A reading covers the time since the one before.
     before = np.concatenate([[0], times[:-1]])
     inside = times[(before >= begin) & (times <= end)]
-    if not len(inside):  # what lies mostly outside is of starting and stopping, not of steps
+    if not len(inside):  # a reading that is mostly outside is about starting and stopping
         lengths = np.maximum(times - before, 1)
         shares = (np.minimum(times, end) - np.maximum(before, begin)) / lengths
         if not len(times) or shares.max() < MOSTLY:
             return None
         inside = times[[int(shares.argmax())]]
-    # This counter comes first in a reading, the others follow it.
+    # This counter is the first of a reading; the others follow it.
     behind = times[times > inside[-1]]
     rows = rows[rows["time"] >= inside[0]]
     rows = rows[rows["time"] < behind[0]] if len(behind) else rows
@@ -133,7 +134,7 @@ def _of_rank(one: RankRecording, begin: int, end: int) -> Threads | None:
     means: dict[str, float] = {}
     programs: dict[int, tuple[str, float]] = {}
     allowed: frozenset[int] = frozenset()
-    looks = 0  # for programs: one that is always busy is told of in each
+    looks = 0  # for programs: one that is always busy is in each look
     for identifier in np.unique(rows["counter"]):
         name = one.texts[identifier] if identifier < len(one.texts) else ""
         values = rows["value"][rows["counter"] == identifier]

@@ -1,23 +1,22 @@
 """What a rank records: the streams of a capture, their binary layout, and a recording in memory.
 
-A capture is one JSON array of Chrome trace events, one event a line, valid at every moment. The
-engine appends what it records as *blocks*: metadata events, which trace viewers pass over, whose
-`args` hold many fixed records of one stream. native/observe/capture/capture.h writes what this
-module describes; both know the same `FORMAT`. docs/timeline-format.md is the description for
-others.
+A capture is one JSON array of Chrome trace events, one event per line, valid at every moment. The
+engine appends its records in *blocks*: metadata events, which trace viewers ignore, whose `args`
+contain many fixed records of one stream. native/observe/capture/capture.h writes this layout; it
+and this module must have the same `FORMAT`. docs/timeline-format.md describes it for others.
 
 | event (`"ph":"M"`) | `args` |
 |---|---|
 | `hvdtune_identity` | an Identity; the first event of each rank |
 | `hvdtune_names` | `names`: [[id, name, process set, kind, dtype, bytes], …]; ids count from 0 |
-| `hvdtune_texts` | `texts`: [[id, text], …]: what marks and counters refer to |
+| `hvdtune_texts` | `texts`: [[id, text], …]: the texts of marks and counters |
 | `hvdtune_block` | `stream`, `count`, `data`: base64 of `count` records of that stream |
-| | with `runs`: so many runs of tensors instead (tensor_runs.py) |
+| | with `runs`: that many runs of tensors instead (tensor_runs.py) |
 | `hvdtune_clock` | `local_ns`, `offset_ns`, `bound_ns`: clock of rank 0 = this rank's + offset |
-| `hvdtune_set` | `process_set`, `batch`, `ranks`: who is in it from the batch of that serial on |
+| `hvdtune_set` | `process_set`, `batch`, `ranks`: its members from the batch of that serial on |
 | `hvdtune_dropped` | stream → records lost so far |
-| `hvdtune_rotated` | `blocks`: so many, with what they held, went to keep the file small |
-| `hvdtune_end` | `reason`: recording ended in order |
+| `hvdtune_rotated` | `blocks`: how many were dropped, with their records, to keep the file small |
+| `hvdtune_end` | `reason`: the recording is complete |
 
 `pid` of every event is the rank. All times are CLOCK_MONOTONIC of the recording rank, ns.
 """
@@ -39,9 +38,9 @@ NONE = 0xFFFFFFFF
 #: One tensor of one batch, in the batch's order. `batch` is the low half of the batch's serial.
 TENSOR = np.dtype([("name", "<u4"), ("batch", "<u4"), ("submitted", "<i8")])
 
-#: One batch, executed on this rank. A time of 0 is not known. `scheduled` and `first_ready` are
-#: the coordinator's and known to rank 0 only: when it closed the batch, and when the first tensor
-#: of the batch was ready on all ranks. `packed`: the first chunk was in the fusion buffer;
+#: One batch, executed on this rank. A time of 0 is unknown. `scheduled` and `first_ready` are the
+#: coordinator's times, known only to rank 0: when it closed the batch, and when the batch's first
+#: tensor was ready on all ranks. `packed`: the first chunk was in the fusion buffer;
 #: `unpacking`: the last chunk was complete on all ranks; between them packing, reduction and
 #: unpacking overlap. `waited_ns`: of end - begin, spent waiting for other ranks.
 BATCH = np.dtype(
@@ -66,14 +65,14 @@ BATCH = np.dtype(
 )
 assert BATCH.itemsize == 88
 
-#: A thread of the framework was blocked in the engine: it waited for a result. `name`: the tensor,
-#: or NONE for several, or for one that is not done yet: long waits are several records.
+#: A thread of the framework was blocked in the engine, waiting for a result. `name`: the tensor, or
+#: NONE for several, or for one that is not done yet, since a long wait is several records.
 WAIT = np.dtype([("begin", "<i8"), ("end", "<i8"), ("name", "<u4"), ("thread", "<u4")])
 
-#: Something at one moment. `text` is an id of `hvdtune_texts`, or NONE.
+#: An event at one moment. `text` is an id of `hvdtune_texts`, or NONE.
 MARK = np.dtype([("time", "<i8"), ("value", "<i8"), ("kind", "<u4"), ("text", "<u4")])
 
-#: Rank `rank` announced a tensor: rank 0's view, recorded where not all ranks record.
+#: Rank `rank` announced a tensor to rank 0, which records this if not all ranks record.
 READY = np.dtype([("time", "<i8"), ("name", "<u4"), ("rank", "<u4")])
 
 #: A reading of a counter. `counter` is an id of `hvdtune_texts`: its name, with its unit.
@@ -88,15 +87,15 @@ STREAMS: dict[str, np.dtype[Any]] = {
     "counters": COUNTER,
 }
 
-#: Counters that a rank records at the end of a step, 10 ms after the last ones or later: CPU time
-#: since then, over that time; of all its threads, and of those that executed batches for just that.
+#: Counters that a rank records at the end of a step, at least 10 ms after the previous ones: CPU
+#: time since then over that time, for all its threads, and for executing batches only.
 CPUS_IN_USE = "CPUs in use"
 CPUS_FOR_BATCHES = "CPUs in use for batches"
-#: For how much of that time the thread that ends the steps was ready to run and had no CPU; where
-#: it is the same thread as the last time, and the kernel counts it.
+#: The share of that time in which the thread that ends the steps was ready to run but had no CPU;
+#: recorded if it is the same thread as the last time, and the kernel counts it.
 CPUS_WAITED_FOR = "CPUs waited for"
-#: Seconds that pickling or unpickling took that ended at that moment, of the object of that name
-#: (`broadcast.config`).
+#: Seconds of pickling or unpickling the object of that name (`broadcast.config`), which ended at
+#: the time of the reading.
 PICKLING = "pickling {} (s)"
 
 #: Names of the numbers in BATCH: native/base/op_kind.h, base/dtype.h, wire/messages.h.
@@ -119,22 +118,22 @@ class Mark(IntEnum):
     """MARK.kind."""
 
     STEP = 1  # an optimizer's step ends; value: its number, from 1
-    CYCLE = 2  # the coordinator woke to close batches; only where cycles are marked
+    CYCLE = 2  # the coordinator woke to close batches; only if cycles are marked
     SETTINGS = 3  # value: the epoch; text: the settings from now on, as JSON
-    STALL = 4  # text: what waits for whom
-    AUTOTUNE = 5  # text: what the tuner decided
-    STRAGGLER = 6  # text: who is late; value: its rank, or -1 for a host; once more when it ends
+    STALL = 4  # text: which tensors wait, and for which ranks
+    AUTOTUNE = 5  # text: the tuner's decision
+    STRAGGLER = 6  # text: the late rank or host; value: rank, or -1 for a host; again at its end
     USER = 7  # text: the user's
     WINDOW = 8  # value: 1 recording begins here, 0 it ends
     ERROR = 9  # value 1, text: why the job ends; value 0, text: why an operation was refused
-    PHASE = 10  # text: what the program does; value 1 it begins, 2 the same on a device, 0 it ends
+    PHASE = 10  # text: the program's phase; value 1 it begins, 2 the same on a device, 0 it ends
     PROGRAM = 11  # text: how it reduces gradients, as JSON (torch/optimizer/description.py)
     CALL_SITE = 12  # text: operation|process set|line that called it, value: its elements
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who recorded this, in which job and under which settings. Unknown keys of a file are kept."""
+    """The rank that recorded this, its job and settings. Unknown keys of a file are kept."""
 
     job: str
     rank: int
@@ -148,14 +147,14 @@ class Identity:
     started_ns: int = 0  # CLOCK_MONOTONIC at the same moment
     framework: str = ""  # "torch 2.13.0", "mxnet 1.9.1"; empty for others
     settings: dict[str, Any] = field(default_factory=dict)  # variable → value in force
-    peak_gbps: float | None = None  # what this machine can do, if it was measured
+    peak_gbps: float | None = None  # the machine's peak bandwidth, if it was measured
     cpus: int = 0  # that the ranks on this host may use together; 0: not recorded
     local_size: int = 0  # ranks on this host; 0: not recorded
 
 
 @dataclass(frozen=True)
 class ClockReading:
-    """Rank 0's clock minus this rank's, at `local_ns`; the truth is within ± `bound_ns`."""
+    """Rank 0's clock minus this rank's, at `local_ns`; the error is at most ± `bound_ns`."""
 
     local_ns: int
     offset_ns: int
@@ -173,7 +172,7 @@ class MemberList:
 
 @dataclass(frozen=True)
 class Name:
-    """What an id of TENSOR stands for."""
+    """The tensor that an id in TENSOR refers to."""
 
     name: str
     process_set: int
@@ -190,9 +189,9 @@ def _nothing() -> dict[str, np.ndarray]:
 class RankRecording:
     """One rank's recording. `streams`: stream → array of its dtype (STREAMS), ordered by time.
 
-    Once it is part of a Recording, all times are rank 0's clock. `dropped`: stream → records that
-    were lost because the writer could not keep up, and that are missing in the file. `complete`:
-    it ended in order. `cut_off`: why and when it ended before that, or "".
+    As a part of a Recording, it has all times on rank 0's clock. `dropped`: stream → records that
+    were lost because the writer could not keep up, or are missing in the file. `complete`: the
+    recording has its end. `cut_off`: why and when it stopped early, or "".
     """
 
     identity: Identity
@@ -212,7 +211,7 @@ class RankRecording:
         return self.identity.rank
 
     def members(self, process_set: int, serial: int) -> int:
-        """How many ranks the process set had at the batch of that serial; 0: not recorded."""
+        """The number of ranks of the process set at the batch with that serial; 0: not recorded."""
         if process_set == 0:
             return self.identity.size
         known = [one for one in self.sets if one.process_set == process_set]
@@ -254,8 +253,8 @@ class RankRecording:
 class Recording:
     """All ranks' recordings of one job, on rank 0's clock.
 
-    `clock_bound_ns`: no two ranks' times are further apart than this from the truth. `problems`:
-    one sentence for everything that is not as it should be, with the rank.
+    `clock_bound_ns`: the largest error between any two ranks' times. `problems`: one sentence for
+    each fault, with the rank.
     """
 
     source: str

@@ -30,22 +30,22 @@ from hvdtune.timeline.record.layout import (
 T = TypeVar("T")
 
 LOST = "(name lost)"
-#: Times beyond this are no times: 73 years after boot.
+#: Times beyond this, 73 years after boot, are impossible.
 LAST_TIME = 1 << 61
-#: Missing ranks that are named; the others are counted.
+#: At most this many missing ranks are named; the others are counted.
 MOST_NAMED = 8
 
 
 def read_recording(path: str | Path) -> Recording:
     """Read a job's recording, all its ranks on rank 0's clock.
 
-    `path`: rank 0's file; the other ranks' files of the same job are found beside it, where they
-    have not been joined into it yet. Any rank's file alone will do too. Accepts what
+    `path`: rank 0's file; the other ranks' files of the same job are found beside it if they have
+    not been joined into it yet. Any single rank's file is accepted, too. Files are as
     docs/timeline-format.md describes, plain or gzip, cut off or damaged, also while the job runs.
 
-    What is not as it should be is a sentence of `problems`, with the rank: what is damaged, which
-    ranks are missing, and which were left out because their clock cannot be aligned. Raises
-    TimelineError (a ValueError) if there is no rank that can be read, OSError if `path` cannot be.
+    Each fault is a sentence of `problems`, with the rank: what is damaged, which ranks are missing,
+    and which were left out because their clock cannot be aligned. Raises TimelineError (a
+    ValueError) if no rank can be read, OSError if `path` cannot be read.
     """
     budget = Budget()
     first = read_capture_file(path, budget)
@@ -59,7 +59,7 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def read_files(paths: Sequence[str | Path]) -> Recording:
-    """Read exactly these files of one job; refuse what does not belong together.
+    """Read exactly these files of one job.
 
     Raises TimelineError if they are of different jobs, if a rank is in two of them, or
     (UnalignedError) if a rank's clock cannot be aligned.
@@ -81,7 +81,7 @@ def siblings(path: Path) -> list[Path]:
 
 
 def split_name(path: Path) -> tuple[str, str]:
-    """`t.json` → ("t", ".json"); what comes between them for rank r is `.rank<r>`."""
+    """`t.json` → ("t", ".json"); rank r's file has `.rank<r>` between them."""
     name = path.name.removesuffix(".gz")
     stem, dot, suffix = name.rpartition(".")
     return (stem, dot + suffix) if stem else (name, "")
@@ -90,7 +90,7 @@ def split_name(path: Path) -> tuple[str, str]:
 def read_sibling(
     path: Path, first: CaptureFile, budget: Budget, problems: list[str]
 ) -> CaptureFile | None:
-    """Another rank's file of the job of `first`; None, and why in `problems`, if it is not."""
+    """Another rank's file of the same job as `first`; else None, with the reason in `problems`."""
     try:
         other = read_capture_file(path, budget)
     except (TimelineError, OSError) as error:
@@ -108,7 +108,7 @@ def read_sibling(
 
 
 def job_of(file: CaptureFile) -> str:
-    """The job that a file is of."""
+    """The job of a file."""
     return next(iter(file.ranks.values())).identity.job
 
 
@@ -119,7 +119,7 @@ def assemble(
     strict: bool = False,
     problems: Iterable[str] = (),
 ) -> Recording:
-    """Join what was read. `strict`: as read_files; otherwise what does not fit is left out."""
+    """Join the files. `strict`: refuse what does not belong together; otherwise leave it out."""
     recording = Recording(source, problems=list(problems))
     raw = _ranks_of(files, strict, recording.problems)
     clocks = _clocks(raw, strict, recording.problems)
@@ -136,7 +136,7 @@ def assemble(
 
 
 def _by_problem(recording: Recording) -> list[str]:
-    """What is wrong with the ranks, each thing once with all ranks that it is wrong with."""
+    """The ranks' faults, each once, with all ranks that have it."""
     found: dict[str, list[int]] = {}
     for rank, one in recording.ranks.items():
         for problem in one.problems:
@@ -160,7 +160,7 @@ def _ranks_of(
                 raw[rank] = one
                 continue
             if files[0].finished and raw[rank].path == files[0].path and not strict:
-                raw[rank] = one  # joined before this rank was done: it knows more
+                raw[rank] = one  # joined before this rank was done: its own file has more
                 continue
             sentence = f"rank {rank} is in {raw[rank].path} and in {one.path}"
             if strict:
@@ -170,9 +170,9 @@ def _ranks_of(
 
 
 def _clocks(raw: dict[int, RawRank], strict: bool, problems: list[str]) -> dict[int, Clock]:
-    """Each rank's clock; ranks that cannot be aligned are missing, and said in `problems`."""
+    """Each rank's clock, without ranks that cannot be aligned: these are named in `problems`."""
     if len(raw) == 1:
-        # One rank needs nobody's clock; but if rank 0's is known, it is used.
+        # A single rank needs no other clock, but if rank 0's is known, it is used.
         ((rank, one),) = raw.items()
         try:
             return {rank: clock_of(one.identity, one.clock, None)}
@@ -206,7 +206,7 @@ def _build(raw: RawRank) -> RankRecording:
         problems=[f"{count} {what} were left out." for what, count in raw.damage.items()],
     )
     for stream, dtype in STREAMS.items():
-        # No copy: a bytearray can be written to.
+        # No copy is needed: a bytearray is writable.
         table = np.frombuffer(raw.records.pop(stream), dtype)
         one.streams[stream] = _sound(table, stream, one)
     _mend_references(one)
@@ -218,17 +218,17 @@ def _build(raw: RawRank) -> RankRecording:
     for stream, count in raw.missing.items():
         if count:
             one.problems.append(
-                f"{count} records of {stream} that were written to the file are missing in it."
+                f"{count} records of {stream} that were written to the file are missing from it."
             )
     for what, known in (("names", raw.names), ("texts", raw.texts)):
         lost = max(known, default=-1) + 1 - len(known)
         if lost:
-            one.problems.append(f"{lost} {what} that were written to the file are missing in it.")
+            one.problems.append(f"{lost} {what} that were written to the file are missing from it.")
     if raw.cut_off:
         one.cut_off = f"{_when_it_ended(one)}: {raw.cut_off}"
         one.problems.append(f"the recording was cut off {one.cut_off}.")
     elif not one.complete:
-        one.problems.append("the recording has no end: the job still runs, or was killed.")
+        one.problems.append("the recording has no end: the job is still running, or was killed.")
     return one
 
 
@@ -245,7 +245,7 @@ def _listed(numbered: dict[int, T], lost: T) -> list[T]:
 
 
 def _sound(table: np.ndarray, stream: str, one: RankRecording) -> np.ndarray:
-    """Without records that cannot be, in order of time."""
+    """The records in order of time, without impossible ones."""
     right = np.ones(len(table), bool)
     for column in TIMES[stream]:
         right &= (table[column] >= 0) & (table[column] < LAST_TIME)
@@ -271,7 +271,7 @@ def _sound(table: np.ndarray, stream: str, one: RankRecording) -> np.ndarray:
 
 
 def _mend_references(one: RankRecording) -> None:
-    """Let no record refer to a name or text that is not there."""
+    """Make sure that no record refers to a missing name or text."""
     for stream, column, known, lost in (
         ("tensors", "name", one.names, Name(LOST, 0, KINDS[0], DTYPES[0], 0)),
         ("ready", "name", one.names, Name(LOST, 0, KINDS[0], DTYPES[0], 0)),
@@ -294,7 +294,7 @@ def _mend_references(one: RankRecording) -> None:
 
 
 def _mend_beginning(one: RankRecording) -> None:
-    """Let a recording whose oldest part went begin with a whole batch, with all of its tensors."""
+    """Make a recording without its oldest part begin with a complete batch and its tensors."""
     batches, tensors = one.batches, one.tensors
     numbers, index = np.unique(batches["serial"].astype(np.uint32), return_inverse=True)
     at = np.searchsorted(numbers, tensors["batch"]).clip(max=max(len(numbers) - 1, 0))
@@ -306,8 +306,8 @@ def _mend_beginning(one: RankRecording) -> None:
     problem = "its oldest part was dropped, to keep the file below HVDTUNE_TIMELINE_MAX_MB"
     if first or not kept.all():
         problem += (
-            f"; {first} batches and {len(tensors) - kept.sum()} tensors behind it, which had lost "
-            "each other, were left out"
+            f"; {first} batches and {len(tensors) - kept.sum()} tensors right after it were left "
+            "out, because their tensors or batches were dropped"
         )
     one.problems.append(f"{problem}.")
     one.streams["batches"], one.streams["tensors"] = batches[first:], tensors[kept]
@@ -323,7 +323,7 @@ def _span(one: RankRecording) -> tuple[int, int]:
 
 
 def _move(one: RankRecording, clock: Clock) -> None:
-    """To rank 0's clock, in place."""
+    """Convert all times to rank 0's clock, in place."""
     if clock is SAME:
         return
     for stream, columns in TIMES.items():
@@ -333,7 +333,7 @@ def _move(one: RankRecording, clock: Clock) -> None:
 
 
 def _name_missing(recording: Recording) -> None:
-    """Say which ranks nothing was read of, unless only rank 0 was to record."""
+    """Name the ranks without a recording, unless only rank 0 was told to record."""
     missing = [rank for rank in range(recording.size) if rank not in recording.ranks]
     alone = list(recording.ranks) == [0] and len(recording.ranks[0].ready) > 0
     if not missing or alone:

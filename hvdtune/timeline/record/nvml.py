@@ -1,7 +1,7 @@
-"""What NVIDIA's management library (NVML) says of a host's GPUs, as counters.
+"""Counters of a host's GPUs, read from NVIDIA's management library (NVML).
 
-`nvidia-ml-py` (the extra `gpu`) is loaded when a reader is opened, and no sooner. NVML's units are
-turned into SI: bytes, watts, bytes per second, shares of 1.
+`nvidia-ml-py` (the extra `gpu`) is loaded only when a reader is opened. NVML's units are converted
+to SI: bytes, watts, bytes per second, shares of 1.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ COUNTERS = {
     "ecc_corrected_errors": "GPU {gpu} ECC errors, corrected (count)",
     "ecc_uncorrected_errors": "GPU {gpu} ECC errors, uncorrected (count)",
 }
-#: Why a GPU lowers its clocks, by the names of nvml.h's bits less "nvmlClocksThrottleReason" (those
-#: that a user or an idle GPU asks for do not count). HwSlowdown stands for a power supply or a
-#: board that calls for help where neither of the two more exact bits beside it is set.
+#: Why a GPU lowers its clocks, by the names of nvml.h's bits without "nvmlClocksThrottleReason"
+#: (reasons that a user sets, or that an idle GPU has, do not count). HwSlowdown alone, without one
+#: of the two more exact bits beside it, means a power supply or a board in trouble.
 _THROTTLING = {
     "throttled_by_power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
     "throttled_by_heat": ("SwThermalSlowdown", "HwThermalSlowdown"),
@@ -48,11 +48,11 @@ _STOP_S = 2.0
 
 
 class NoGpu(RuntimeError):
-    """There is nothing to read here; the text says why."""
+    """No GPU can be read here; the text says why."""
 
 
 class Reader:
-    """An open NVML. `close` it. One thread at a time.
+    """An open NVML; `close` it after use. Only one thread at a time may use it.
 
     Raises NoGpu with the reason: no package, no driver, no GPU.
     """
@@ -72,11 +72,11 @@ class Reader:
         if not self._gpus:
             self.close()
             raise NoGpu("no GPU counters: the driver knows no GPU on this host")
-        # NVLink only counts; rates are differences.
+        # NVLink only counts bytes; rates are differences.
         self._links: list[dict[str, tuple[float, float]]] = [{} for _ in self._gpus]
 
     def read(self) -> list[Reading]:
-        """One reading a GPU, in NVML's order; what a GPU does not support is left out of its own.
+        """One reading per GPU, in NVML's order, without values that the GPU does not support.
 
         NVLink's rates are since the last call: the first one has none.
         """
@@ -84,19 +84,19 @@ class Reader:
 
     @property
     def count(self) -> int:
-        """GPUs of the host, whichever of them a program may use."""
+        """The number of GPUs of the host, whether or not this program may use them."""
         return len(self._gpus)
 
     def read_gpu(self, number: int) -> Reading:
-        """The reading of one of them. Takes 40 ms of sleep where PCIe is counted."""
+        """One GPU's reading. It sleeps for 40 ms if PCIe is counted."""
         return {**self.read_state(number), **self._traffic(number, self._gpus[number])}
 
     def read_state(self, number: int) -> Reading:
-        """The same without PCIe and NVLink, at once."""
+        """The same without PCIe and NVLink, and without sleeping."""
         return self._state(self._gpus[number])
 
     def close(self) -> None:
-        """Let NVML go; where it refuses (the driver is gone, say), there is nothing left to do."""
+        """Close NVML; errors are ignored (the driver may be gone)."""
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
@@ -128,9 +128,9 @@ class Reader:
         return reading
 
     def _throttling(self, gpu: Any) -> Reading:
-        """1 for each kind of reason that lowers the clocks now, else 0; nothing if not known."""
+        """1 for each kind of reason that lowers the clocks now, else 0; nothing if unknown."""
         nvml = self._nvml
-        # The first name is the newer one; a driver of before 2023 knows only the second.
+        # The first name is the newer one; drivers from before 2023 have only the second.
         for name in ("EventReasons", "ThrottleReasons"):
             ask = getattr(nvml, f"nvmlDeviceGetCurrentClocks{name}", None)
             if ask is None:
@@ -167,7 +167,7 @@ class Reader:
         return reading
 
     def _link_rate(self, number: int, gpu: Any, key: str, field: int | None) -> float | None:
-        """Bytes per second since the last call over all links; None if that is not known."""
+        """Bytes per second over all links since the last call; None if unknown."""
         if field is None:
             return None
         try:
@@ -187,9 +187,9 @@ class Reader:
 class Sampler:
     """Reads all GPUs every `period_s` seconds while `wanted()`, on its own thread, until `stop`.
 
-    NVML is open only meanwhile. `emit` gets one call a counter, as soon as its GPU has been read.
-    The thread ends where there is nothing to read; what else ends it (a GPU that falls off the bus,
-    say) is told to `warn` once.
+    NVML is open only while the thread runs. `emit` is called for each counter as soon as its GPU
+    has been read. The thread ends if there is nothing to read. If something else ends it (a GPU
+    that falls off the bus, for example), `warn` is called once.
     """
 
     def __init__(
@@ -213,8 +213,8 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """No further counter comes when this returns, even if the thread hangs in the driver, which
-        is waited for 2 s. Idempotent. Not from within `emit`."""
+        """No further counter is emitted after this returns. It waits 2 s for the thread, which may
+        hang in the driver. Idempotent. `emit` must not call it."""
         with self._emitting:
             self._stop.set()
         self._thread.join(_STOP_S)

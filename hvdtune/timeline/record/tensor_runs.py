@@ -1,7 +1,7 @@
-"""Tensors as the recorder packs them: runs of names that are numbered one after the other.
+"""Tensors as the recorder packs them: runs of tensors with consecutive names.
 
-A block of TENSOR has all its runs first, and then, for each tensor that does not begin one, how
-much later it was submitted than the tensor before it: first those of all wide runs, then those of
+A block of TENSOR has all its runs first. Then, for each tensor that does not begin a run, it has
+the time since the submission of the tensor before it: first those of all wide runs, then those of
 all narrow ones. native/observe/capture/tensor_runs.h writes them. Up to format 2 all were wide.
 """
 
@@ -11,21 +11,21 @@ import numpy as np
 
 from hvdtune.timeline.record.layout import TENSOR
 
-#: `name` and `submitted` are the first tensor's; the names of the others count on from it by
-#: `stride`, 0 or 1. `width`: bytes of the other tensors' times. In files of format 2 it is 0: then
-#: it is 4, and the stride is 1.
+#: `name` and `submitted` are the first tensor's; the names of the others continue from it with
+#: `stride`, 0 or 1. `width`: bytes of each of the other tensors' times. A 0, as in files of format
+#: 2, means a width of 4 and a stride of 1.
 RUN = np.dtype(
     [("name", "<u4"), ("batch", "<u4"), ("submitted", "<i8"), ("tensors", "<u4"),
      ("width", "u1"), ("stride", "u1"), ("pad", "<u2")]
 )  # fmt: skip
 WIDE = np.dtype("<i4")  # ns
 NARROW = np.dtype("<u2")  # ns
-#: Tensors of a block; the recorder's have an eighth of it. Unpacking takes 60 bytes for each.
+#: The most tensors of a block; the recorder's have an eighth. Unpacking takes 60 bytes for each.
 MOST = 1 << 20
 
 
 def unpack(data: bytes, count: int, runs: int) -> np.ndarray | None:
-    """`count` records of TENSOR from `runs` runs; None if the bytes cannot be that many."""
+    """`count` records of TENSOR from `runs` runs; None if the bytes do not fit that number."""
     if not 0 < runs <= count <= MOST or len(data) < runs * RUN.itemsize:
         return None
     heads = np.frombuffer(data, RUN, runs)

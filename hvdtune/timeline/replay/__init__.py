@@ -1,4 +1,4 @@
-"""Recorded steps played again by the engine's rules, with something changed.
+"""Replays of recorded steps by the engine's rules, with something changed.
 
 May know `analysis` and below.
 """

@@ -1,8 +1,8 @@
 """Tensors that a program waits for one by one: it submits one, waits for it, and goes on.
 
-Of a program (program.Program): a wait is for a tensor alone if that is all that was submitted since
-the wait before. Whoever submits several and then waits for each is not meant: of these only one is
-the last. Who comes to a wait when the tensor is there already leaves no record, and loses nothing.
+In a program (program.Program), a wait is for a single tensor if only that was submitted since the
+wait before. A program that submits several and then waits for each is not meant. A wait for a
+tensor that is already there leaves no record, and loses no time.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from hvdtune.timeline.replay.changes import Change, each_step
 from hvdtune.timeline.replay.program import Play, Program
 
-#: A run of such waits ends where computing comes in between: this many times their typical gap …
+#: A run of such waits ends if there is computing in between: this many times their typical gap …
 LONG_GAP = 10
 #: … and this share of the step's computing.
 LONG_SHARE = 0.01
-#: Own time between small tensors that is no more than this, ns, is what calling takes.
+#: Own time between small tensors of at most this, ns, is the time of calling.
 CALL = 500e3
 
 
 def waits_alone(program: Program) -> list[tuple[int, int]]:
-    """(index of the wait, tensor) of the waits for one tensor alone, in order."""
-    waits = program.waits[:-1]  # the last one is none of its own
+    """(index of the wait, tensor) of the waits for a single tensor, in order."""
+    waits = program.waits[:-1]  # the last one was not recorded
     order = np.argsort(program.submit, kind="stable")
     upto = np.searchsorted(program.submit[order], [at for at, _ in waits], side="right")
     since = np.concatenate([[0], upto[:-1]]).astype(int)
@@ -57,12 +57,12 @@ def runs(program: Program) -> list[list[tuple[int, int]]]:
 
 
 def count(one: Play) -> float:
-    """Tensors that are waited for alone in a step, mean over the ranks."""
+    """The number of waits for single tensors in a step, mean over the ranks."""
     return float(np.mean([len(waits_alone(p)) for p in one.programs]))
 
 
 def members(one: Play) -> np.ndarray:
-    """[T] bool: tensors that some rank waits for alone."""
+    """[T] bool: tensors for which some rank waits singly."""
     result = np.zeros(len(one.name), bool)
     for program in one.programs:
         result[[tensor for _, tensor in waits_alone(program)]] = True
@@ -70,13 +70,13 @@ def members(one: Play) -> np.ndarray:
 
 
 def in_groups(*, calls: bool = True) -> Change:
-    """The tensors of each run are submitted together, when the last of them is, and waited for
-    once. `calls`: what calling takes in between is still spent; else only for one of them."""
+    """The tensors of each run are submitted together, when the last of them is, with one wait for
+    all. `calls`: the time of every call is still spent; else only that of one."""
     return _every(lambda program: _grouped(program, calls))
 
 
 def submitted_at_once() -> Change:
-    """Each run is submitted without waiting; then all of it is waited for."""
+    """Each run is submitted without waiting, and then the program waits for all of it."""
 
     def change(program: Program) -> Program:
         return _merged(program, runs(program))
@@ -85,7 +85,7 @@ def submitted_at_once() -> Change:
 
 
 def at_the_end() -> Change:
-    """What is waited for alone is waited for at the step's last wait."""
+    """The waits for single tensors are moved to the step's last wait."""
 
     def change(program: Program) -> Program:
         alone = waits_alone(program)
@@ -105,7 +105,7 @@ def _every(change: Callable[[Program], Program]) -> Change:
 
 
 def _merged(program: Program, found: list[list[tuple[int, int]]]) -> Program:
-    """Of each run only the last wait is left, for all of its tensors."""
+    """Each run keeps only its last wait, for all of its tensors."""
     waits = list(program.waits)
     gone: set[int] = set()
     for run in found:

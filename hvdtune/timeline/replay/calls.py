@@ -1,7 +1,8 @@
-"""What a step would take if operations that are no gradients were left out, or made in one call.
+"""How long a step would take if other operations than gradients' were left out, or made in one
+call.
 
-Beside the operation itself that saves the program's own time around it: what the interpreter needs
-from one call to the next, and pickling, where the recording has it. Own times: program.py.
+Besides the operation itself, that saves the program's own time around it: the interpreter's from
+one call to the next, and pickling, if it was recorded. Own times: program.py.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from hvdtune.timeline.replay.changes import Change, Stretches, each_step
 from hvdtune.timeline.replay.play import Rules
 from hvdtune.timeline.replay.program import Play, Program, boundaries
 
-#: A loop that makes one call after the other takes this long at most, ns, for each, typically; what
-#: takes longer computes something.
+#: A loop that only makes calls typically takes at most this long, ns, for each; a loop that takes
+#: longer computes something.
 LOOP = 300_000
-#: … and this long, ns, where it has lost its CPU.
+#: … and this long, ns, if it has lost its CPU.
 SLICE = 5_000_000
 
-#: Begins and ends, own times, ns, of what a program does not do any more.
+#: Begins and ends, own times, ns, of work that a program no longer does.
 Spans = list[tuple[float, float]]
 
 
@@ -43,8 +44,8 @@ class Pickling:
         return boundaries(self.joint, self.steps)
 
     def spans(self, names: frozenset[str], step: int) -> list[Spans]:
-        """Of objects whose counters have these names (pickling_of): of each rank, in the order of
-        Joint.views, in a step."""
+        """The pickling in a step of objects whose counters have these names (pickling_of), for each
+        rank in the order of Joint.views."""
         begin, end = self._boundaries
         return [
             _pickled(view, names, int(begin[rank][step]), int(end[rank][step]))
@@ -68,7 +69,7 @@ def _pickled(view: View, names: frozenset[str], begin: int, end: int) -> Spans:
 
 
 def pickling_of(names: Sequence[str]) -> frozenset[str]:
-    """What the counters are called for objects whose tensors have these names."""
+    """The names of the counters for objects whose tensors have these names."""
     return frozenset(PICKLING.format(name.removesuffix(".sz").removesuffix(".t")) for name in names)
 
 
@@ -77,8 +78,8 @@ def left_out(
     hosts: Sequence[Host] = (),
     pickled: Callable[[int], list[Spans]] | None = None,
 ) -> Change:
-    """The tensors `names` (ids of the reference rank) are never submitted nor waited for, nor is
-    what they are made of computed: see Pickling.spans for `pickled`."""
+    """Programs never submit the tensors `names` (ids of the reference rank), nor wait for them, nor
+    pickle their objects: see Pickling.spans for `pickled`."""
 
     def change(one: Play) -> Play:
         gone = np.isin(one.name, names)
@@ -93,8 +94,8 @@ def left_out(
 
 
 def in_one_call(names: Sequence[int], hosts: Sequence[Host] = ()) -> Change:
-    """The tensors `names` that are waited for one after the other are submitted together, when the
-    last of them is there, and waited for once."""
+    """The tensors `names`, for which programs wait one after the other, are submitted together,
+    when the last of them is ready, with one wait for all."""
 
     def change(one: Play) -> Play:
         chosen = np.isin(one.name, names)
@@ -108,8 +109,8 @@ def in_one_call(names: Sequence[int], hosts: Sequence[Host] = ()) -> Change:
 
 
 def of_some(names: Sequence[int], change: Change) -> Change:
-    """A change that concerns only the tensors `names`: others are submitted and waited for as they
-    were."""
+    """A change of the tensors `names` only; the submissions of others, and the waits for them, stay
+    as they were."""
 
     def changed(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         chosen = [[_only(one, np.isin(one.name, names)) for one in s] for s in stretches]
@@ -154,7 +155,7 @@ def _merged(was: Play, one: Play, chosen: np.ndarray) -> Play:
 
 
 def _without(program: Program, gone: np.ndarray) -> Program:
-    """Its last wait stays, whatever for: until then something may be submitted."""
+    """Without these tensors. The last wait stays: something may be submitted until then."""
     kept = [(at, needs[~gone[needs]]) for at, needs in program.waits]
     waits = tuple((at, needs) for at, needs in kept[:-1] if len(needs)) + tuple(kept[-1:])
     return Program(np.where(gone, np.inf, program.submit), waits, program.compute)
@@ -174,8 +175,8 @@ def _together(program: Program, chosen: np.ndarray) -> Program:
 
 
 def _loops(program: Program, chosen: np.ndarray) -> Spans:
-    """Own times from one of the chosen calls to the next, where nothing else is submitted nor
-    waited for in between and the program typically takes no longer than a loop does."""
+    """Own times from one of the chosen calls to the next, if the program neither submits nor waits
+    for anything else in between, and typically takes no longer than a loop."""
     finite = np.isfinite(program.submit)
     own = np.unique(program.submit[chosen & finite])
     others = program.submit[~chosen & finite]
@@ -194,7 +195,7 @@ def _loops(program: Program, chosen: np.ndarray) -> Spans:
 
 
 def _shortened(program: Program, spans: Spans) -> Program:
-    """Without the computing of `spans`."""
+    """The program without the computing in `spans`."""
     spans = sorted((max(a, 0.0), min(b, program.compute)) for a, b in spans)
     knots, gone, moved = [0.0], [0.0], 0.0
     for begin, end in spans:
@@ -212,7 +213,7 @@ def _shortened(program: Program, spans: Spans) -> Program:
 
 
 def _less_work(one: Play, was: Play, hosts: Sequence[Host]) -> Play:
-    """CPUs have less to do, too."""
+    """The step with less work for the CPUs, too."""
     if len(one.work) != len(hosts):
         return one
     saved = [

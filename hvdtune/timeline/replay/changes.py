@@ -1,8 +1,7 @@
-"""What the recorded steps would have taken with one thing changed. Assumptions: docs/metrics.md.
+"""How long the recorded steps would have taken with one change. Assumptions: docs/metrics.md.
 
-`Bench` holds a sample of the recorded steps and the rules in force; each change takes the steps and
-the rules and returns changed ones. Gains are between two replays, so that what the replay gets
-wrong is in both.
+`Bench` has a sample of the recorded steps and the rules in force; each change takes steps and rules
+and returns changed ones. A gain compares two replays, so both have the errors of the replay.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.replay.play import Rules, computing_longer, lengths, with_overlaps
 from hvdtune.timeline.replay.program import Costs, Play, Program, costs, programs
 
-#: Stretches of so many consecutive steps, spread over the recording …
+#: Stretches of this many consecutive steps, spread over the recording …
 STRETCHES = 6
 STRETCH = 6
-#: … but no more than so many submissions and batches altogether; of long steps there are twice as
-#: many stretches, SHORT ones, since a machine's moods last for longer than a stretch.
+#: … but no more than this many submissions and batches in all. Long steps get twice as many
+#: stretches, SHORT ones, because a machine's slow periods last longer than a stretch.
 BUDGET, SHORT = 120_000, 3
-#: Of the computing before gradients that all come at once, this much at the end is the backward
-#: pass that they come from: it costs about twice the forward pass.
+#: If all gradients are submitted at once, this last part of the computing before them is the
+#: backward pass, which costs about twice the forward pass.
 BACKWARD = 2 / 3
-#: Gradients come at once when they are submitted within this share of the computing of a step.
+#: Gradients are submitted at once if that takes at most this share of the computing of a step.
 AT_ONCE = 0.1
-#: See in_two_modes: 0.5 for what is normally distributed, 0.63 for what is uniformly, 1 for either.
+#: See in_two_modes: 0.5 for a normal distribution, 0.63 for a uniform one, 1 for two values.
 TWO_MODES = 0.8
 
 Stretches = list[list[Play]]
@@ -38,8 +37,8 @@ Change = Callable[[Stretches, Rules], tuple[Stretches, Rules]]
 
 @dataclass
 class Bench:
-    """A sample of steps to try changes on. `weight`: what a share that is saved of a sampled step
-    is of all recorded steps' time."""
+    """A sample of steps to try changes on. `weight`: converts a share of the sampled steps' time to
+    a share of all recorded steps' time."""
 
     stretches: Stretches
     rules: Rules
@@ -53,7 +52,7 @@ class Bench:
 
     @property
     def _waited(self) -> bool:
-        """Some program was kept from computing by batches."""
+        """Whether batches kept some program from computing."""
         return any(one.waiting.any() for stretch in self.stretches for one in stretch)
 
     @property
@@ -67,11 +66,11 @@ class Bench:
         return float(np.mean(counted)) if counted else float("nan")
 
     def gain(self, change: Change) -> float:
-        """Share of all recorded steps' time that a change saves; negative where it costs."""
+        """Share of all recorded steps' time that a change saves; negative if it costs time."""
         return self.gain_and_error(change)[0]
 
     def gain_and_error(self, change: Change) -> tuple[float, float]:
-        """The gain, and its standard error for the stretches being a sample of all (jackknife); 0
+        """The gain, and its standard error (jackknife), because the stretches are only a sample; 0
         if there is only one stretch."""
         if not self.base > 0:
             return 0.0, 0.0
@@ -144,12 +143,12 @@ def unchanged(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
 
 
 def threshold(size: float) -> Change:
-    """Another fusion threshold, bytes."""
+    """The fusion threshold, bytes, is another one."""
     return lambda stretches, rules: (stretches, replace(rules, threshold=size))
 
 
 def cheaper_bytes(byte: float) -> Change:
-    """A byte of a batch that was not recorded takes no more than so many ns."""
+    """In batches that were not recorded, a byte takes at most this many ns."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         costs = replace(rules.costs, byte=min(rules.costs.byte, byte))
@@ -159,7 +158,7 @@ def cheaper_bytes(byte: float) -> Change:
 
 
 def cycle(time: float) -> Change:
-    """Another cycle time, ns."""
+    """The cycle time, ns, is another one."""
     return lambda stretches, rules: (stretches, replace(rules, cycle=time))
 
 
@@ -169,12 +168,12 @@ def batches_take(factor: Callable[[Play, list[int]], float]) -> Change:
 
 
 def each_step(change: Callable[[Play], Play]) -> Change:
-    """Every step changed by itself."""
+    """The change that applies `change` to each step on its own."""
     return lambda stretches, rules: ([[change(one) for one in s] for s in stretches], rules)
 
 
 def as_fast_as_others(late: Sequence[int]) -> Change:
-    """The ranks at the positions `late` do what the typical one of the others does."""
+    """The ranks at the positions `late` do what a typical other rank does."""
 
     def change(one: Play) -> Play:
         others = [at for at in range(len(one.programs)) if at not in late]
@@ -188,19 +187,19 @@ def as_fast_as_others(late: Sequence[int]) -> Change:
 
 
 def _same_work(one: Play, at: int, late: Sequence[int]) -> bool:
-    """It takes part in the same tensors as the late ranks."""
+    """Whether the rank at position `at` has the same tensors as the late ranks."""
     mine = np.isfinite(one.programs[at].submit)
     return all((np.isfinite(one.programs[other].submit) == mine).all() for other in late)
 
 
 def evenly() -> Change:
-    """The work of each step in equal parts.
+    """The ranks share the work of each step equally.
 
     If it is known for how long each rank was kept from its CPU, the rest of its computing is work,
-    sleeping and reading included: each rank does the mean of that. What it was kept from computing
-    stays: ranks that take turns on too few CPUs, or share them with others, do so with equal work,
-    too. If only CPU times are known, and computing is mostly CPU time, that is the work. Elsewhere
-    (a GPU computes) all ranks do what the one nearest to the mean does, stretched to the mean.
+    including sleeping and reading: each rank does the mean of that. The time for which it was kept
+    from its CPU stays, because ranks also share too few CPUs when their work is equal. If only CPU
+    times are known, and computing is mostly CPU time, that is the work. Otherwise (a GPU computes)
+    all ranks do what the one nearest to the mean does, stretched to the mean.
     """
 
     def change(one: Play) -> Play:
@@ -224,8 +223,8 @@ def evenly() -> Change:
 
 
 def shared_out() -> Change:
-    """The same work in other shares, always the same ones, so that all ranks compute for the same
-    time in the mean of the steps: what varies from step to step stays."""
+    """The same work in other, constant shares, so that all ranks compute for the same time on
+    average; the variation from step to step stays."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         own = np.mean(_able_of_all(stretches), axis=0)
@@ -245,9 +244,8 @@ def shared_out() -> Change:
 
 
 def in_two_modes(plays: Iterable[Play]) -> bool:
-    """What ranks compute from step to step is either little or much, with nothing between: half of
-    all lies nearly as far apart as four fifths do. Of what varies evenly around a middle it does
-    not."""
+    """Whether ranks compute either little or much in a step, with nothing between: the middle half
+    of the values is nearly as wide as the middle four fifths, unlike values around one middle."""
     own = _able_of_all([list(plays)])
     if not own.size:
         return False
@@ -263,13 +261,13 @@ def _able_of_all(stretches: Stretches) -> np.ndarray:
 
 
 def _same_tensors(one: Play) -> bool:
-    """All ranks take part in the same."""
+    """Whether all ranks have the same tensors."""
     return len({np.isfinite(p.submit).tobytes() for p in one.programs}) <= 1
 
 
 def steadily() -> Change:
-    """Each rank computes in every step what it does in its median one; what it was kept from its
-    CPU in a step stays. Pauses vanish with that, and what varies around a middle has its mean."""
+    """Each rank computes in every step as much as in its median one; the time for which it was kept
+    from its CPU stays. So pauses vanish, and values that vary around a middle get their mean."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         middle = np.median(_able_of_all(stretches), axis=0)
@@ -284,7 +282,7 @@ def steadily() -> Change:
 
 
 def as_the_quickest() -> Change:
-    """All ranks do in each step what the quickest of them does in it."""
+    """In each step, all ranks do what the fastest of them does."""
 
     def change(one: Play) -> Play:
         able = _able(one)
@@ -294,9 +292,9 @@ def as_the_quickest() -> Change:
 
 
 def _computing(one: Play, lengths: np.ndarray) -> Play:
-    """The ranks compute for so long, [ranks] ns, if all take part in the same. Where computing is
-    no CPU time, all do so in the way of the one nearest to that: then nothing varies inside of the
-    step either."""
+    """The ranks compute for these times, [ranks] ns, if all have the same tensors. If computing is
+    not CPU time, all follow the program of the rank nearest to its time, so nothing varies within
+    the step either."""
     if not _same_tensors(one):
         return one
     programs = list(one.programs)
@@ -307,7 +305,7 @@ def _computing(one: Play, lengths: np.ndarray) -> Play:
 
 
 def _able(one: Play) -> np.ndarray:
-    """[ranks] ns of computing without what each rank was kept from its CPU, if that is known."""
+    """[ranks] ns of computing, without the known time for which each lacked its CPU."""
     compute = np.array([p.compute for p in one.programs])
     kept = one.kept if len(one.kept) == len(compute) else 0.0
     able: np.ndarray = compute - np.minimum(kept, compute)
@@ -315,7 +313,7 @@ def _able(one: Play) -> np.ndarray:
 
 
 def _even(one: Play) -> np.ndarray:
-    """[ranks] ns: computing of equal work, each kept from its CPU for as long as it was."""
+    """[ranks] ns: computing equal work, with each rank kept from its CPU for as long as it was."""
     compute = np.array([p.compute for p in one.programs])
     kept = np.minimum(one.kept, compute)
     even: np.ndarray = (compute - kept).mean() + kept
@@ -327,9 +325,9 @@ def computing_takes(
     batches: Callable[[Play], float] = lambda _: 1.0,
     work: float = 1.0,
 ) -> Change:
-    """Ranks compute for `times` ([ranks] ns), batches take `batches` times as long, and what CPUs
-    have to do at least `work` times as long. A rank waits for a CPU for as much less as it computes
-    for a shorter time."""
+    """Ranks compute for `times` ([ranks] ns), batches take `batches` times as long, and the CPUs'
+    work at least `work` times as long. Each rank's wait for a CPU shrinks in proportion to its
+    computing."""
 
     def change(one: Play) -> Play:
         new = times(one)
@@ -353,7 +351,7 @@ def _computes_on_cpu(one: Play) -> bool:
 
 
 def _stretched(program: Program, compute: float) -> Program:
-    """The same, computing for so long."""
+    """The same program, stretched to compute for this long."""
     if not program.compute > 0:
         return program
     factor = compute / program.compute
@@ -362,7 +360,7 @@ def _stretched(program: Program, compute: float) -> Program:
 
 
 def submitted_first(name: int) -> Change:
-    """The tensor comes first: what is computed for it is computed before the others'."""
+    """The tensor is submitted first: the computing for it is done before the others'."""
 
     def change(one: Play) -> Play:
         at = np.flatnonzero(one.name == name)
@@ -381,7 +379,7 @@ def _moved(program: Program, index: int) -> Program:
     before = np.sort(submit[finite & (submit < submit[index])])
     if not len(before):
         return program
-    own = submit[index] - before[-1]  # computing that is only for this tensor
+    own = submit[index] - before[-1]  # computing for this tensor only
     gap = _typical_gap(np.diff(before))
     moved = np.where(finite & (submit < submit[index]), submit + own, submit)
     moved[index] = max(0.0, before[0] - gap) + own
@@ -389,8 +387,8 @@ def _moved(program: Program, index: int) -> Program:
 
 
 def _typical_gap(gaps: np.ndarray) -> float:
-    """Half of the time lies in gaps that are as long or shorter: where the tensors of a layer are
-    submitted together, that is the computing between layers, not the median, which is none."""
+    """The gap that contains the median of the time. If the tensors of a layer are submitted
+    together, it is the computing between layers; the median gap would be 0."""
     if not gaps.sum() > 0:
         return 0.0
     ordered = np.sort(gaps)
@@ -398,17 +396,17 @@ def _typical_gap(gaps: np.ndarray) -> float:
 
 
 def overlapped(no_cpu_left: bool = False) -> Change:
-    """Nothing is waited for before the last wait of the step, and gradients that all come at once
-    come when they are computed: evenly over the backward pass. Where no CPU is left over, what
-    the engine does meanwhile is taken from the computing.
+    """Programs wait for nothing before the last wait of the step. Gradients that were submitted all
+    at once are submitted when they are computed: evenly over the backward pass. Without a spare
+    CPU, the engine's work slows the computing.
 
-    What a program stood for its CPU while batches ran it would have waited for them anyway: it is
-    none of its computing.
+    The time for which a program waited for its CPU while batches ran does not count as computing:
+    it would have waited for the batches anyway.
     """
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         plays, rules = each_step(_without_standing)(stretches, rules)
-        # Of the program, not of a step: in some the rank is kept from submitting for a while.
+        # Judged for the program, not for each step: in some steps something delays a submission.
         burst = in_a_burst(one for stretch in plays for one in stretch)
 
         def moved(one: Play) -> Play:
@@ -422,8 +420,8 @@ def overlapped(no_cpu_left: bool = False) -> Change:
 
 
 def _without_standing(one: Play) -> Play:
-    """Without the time that programs stood for their CPU while batches ran; what they will lose to
-    batches is all to be added."""
+    """The step without the time for which programs waited for their CPU while batches ran; all time
+    lost to batches must be added later."""
     if len(one.waiting) != len(one.programs) or len(one.overlapped) != len(one.programs):
         return one
     stood = np.minimum(one.waiting, one.overlapped)
@@ -432,8 +430,8 @@ def _without_standing(one: Play) -> Play:
 
 
 def in_a_burst(plays: Iterable[Play]) -> bool:
-    """A step's tensors are submitted together, with hardly any computing in between. What is hidden
-    then is hidden behind submitting the others."""
+    """Whether a step's tensors are submitted together, with hardly any computing in between. Then
+    communication is only hidden by submitting the others."""
     spans = [
         float(np.ptp(own) / p.compute)
         for one in plays
@@ -444,7 +442,7 @@ def in_a_burst(plays: Iterable[Play]) -> bool:
 
 
 def _delayed(program: Program, time: float) -> Program:
-    """The waits and the end come so much later."""
+    """The program with its waits and its end later by `time`."""
     waits = tuple((at + time, needs) for at, needs in program.waits)
     return replace(program, waits=waits, compute=program.compute + time)
 
@@ -467,8 +465,8 @@ def _overlapped(program: Program, burst: bool) -> Program:
 
 
 def together() -> Change:
-    """All tensors that are waited for one by one are submitted together, at the last of them, and
-    waited for once."""
+    """All tensors for which the program waits one by one are submitted together, when the last of
+    them is, with one wait for all."""
 
     def change(program: Program) -> Program:
         finite = np.isfinite(program.submit)
@@ -481,7 +479,7 @@ def together() -> Change:
 
 
 def left_out(names: Sequence[int]) -> Change:
-    """The tensors `names` (ids of the reference rank) are never submitted nor waited for."""
+    """Programs never submit the tensors `names` (ids of the reference rank), nor wait for them."""
 
     def without(program: Program, gone: np.ndarray) -> Program:
         kept = ((at, needs[~gone[needs]]) for at, needs in program.waits)
@@ -496,12 +494,13 @@ def left_out(names: Sequence[int]) -> Change:
 
 
 def every_other_step(silent: Callable[[Play], Play]) -> Change:
-    """Gradients of two steps are summed up before they travel: every other step is `silent`."""
+    """Gradients of two steps are summed before they are sent: every other step is `silent`."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         result = []
         for number, stretch in enumerate(stretches):
-            # The first step of a stretch is not counted, so both halves must come equally often.
+            # The first step of a stretch is not counted. The counted ones are doubled, so that
+            # each half has as many.
             even = len(stretch) - (len(stretch) > 1)
             doubled = stretch[:1] + stretch[len(stretch) - even :] * 2 if even else stretch
             result.append(
@@ -513,8 +512,7 @@ def every_other_step(silent: Callable[[Play], Play]) -> Change:
 
 
 def quicker_latencies(factor: float) -> Change:
-    """Whoever has to be woken, coordinator, executors and blocked ranks, comes in this part of the
-    time."""
+    """Waking the coordinator, executors and blocked ranks takes this share of the time."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         costs = rules.costs
@@ -526,7 +524,7 @@ def quicker_latencies(factor: float) -> Change:
 
 
 def quicker_negotiation(closing: float, beginning: float) -> Change:
-    """The coordinator takes so long, ns."""
+    """The coordinator takes this long, ns."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         own = replace(

@@ -1,10 +1,10 @@
-"""Plays recorded steps again by the engine's rules: what would they have taken, if …?
+"""Replays recorded steps by the engine's rules: how long would they have taken, if …?
 
 The rules are those of native/engine/coordination/coordinator.cc: a tensor is ready when all ranks
-have submitted it; what is ready leaves in a batch when a rank waits for one of them, when all of
-the step are there, when the oldest has waited for a cycle time, or when the threshold is reached;
-batches run one after another, on all ranks together. How long they run is from the recording
-(program.Costs).
+have submitted it. The ready tensors are sent in a batch when a rank waits for one of them, when all
+of the step are ready, when the oldest has waited for a cycle time, or when the threshold is
+reached. Batches run one after another, on all ranks at the same time. Their durations are from the
+recording (program.Costs).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import numpy as np
 
 from hvdtune.timeline.replay.program import Costs, Play, Program, typical
 
-#: Steps of each stretch that are played but not counted: until the ranks are as far apart as usual.
+#: Steps of each stretch that are not counted: until the ranks are as far apart as usual.
 WARM_UP = 1
-#: How often a step is tried where CPUs are scarce, until it is played.
+#: If CPUs are scarce: how many trials a step gets before its final replay.
 TRIALS = 2
-#: While batches run a program still has this share of a CPU at least.
+#: While batches run, a program still has at least this share of a CPU.
 LEAST_SHARE = 0.1
-#: Of a step: what a program waits for besides batches, by as much as what batches want of the CPUs
-#: may be wrong. A ridge: hardly any overlap says little about waiting, much of it nearly all.
+#: A ridge, as a share of a step: programs also wait for other reasons, and batches' need of the
+#: CPUs may be wrong. A short overlap says little about waiting, a long one nearly everything.
 PRIOR_OVERLAP = 0.17
-#: What a program has to do between its last submissions and its wait for them: of all times that
-#: this took in the sample, the percentile.
+#: The time that a program needs between its last submissions and its wait for them is this
+#: percentile of the sample's times.
 LEAST_GAP = 10
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the engine does. threshold: bytes; cycle: ns. `slower` multiplies a batch's duration,
-    given its play and members. `slowdown`: of computing and batches while they overlap. `beside`:
-    ns of a CPU that each batch takes on each rank besides its duration."""
+    """The engine's behaviour. threshold: bytes; cycle: ns. `slower`: returns a factor of a batch's
+    duration, given its play and members. `slowdown`: the factor of computing and batches while they
+    overlap. `beside`: ns of a CPU that each batch takes on each rank besides its duration."""
 
     threshold: float
     cycle: float
@@ -55,7 +55,7 @@ def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
 
 
 def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
-    """[stretches, 2]: what the counted steps of each take together, ns, and their number."""
+    """[stretches, 2]: the time of all counted steps of each, ns, and their number."""
     known = recorded_durations(stretches)
     result = np.zeros((len(stretches), 2))
     for number, stretch in enumerate(stretches):
@@ -77,8 +77,8 @@ def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
 
 
 def _least(one: Play, step: _Step) -> float:
-    """How long a step takes at least for the work that CPUs have to do in it, ns. If the recorded
-    one was quicker than that, the work is overestimated, and this as well."""
+    """The least time of a step, ns, for the work that CPUs must do in it. If the recorded step was
+    faster, the work is overestimated, and this bound is lowered accordingly."""
     recorded = sum(duration + step.rules.beside for _, duration in one.recorded)
     now = step.occupied()
     least = 0.0
@@ -90,11 +90,13 @@ def _least(one: Play, step: _Step) -> float:
 
 
 def _with_lost(one: Play, rules: Rules, behind: np.ndarray) -> Play:
-    """How much of a program's speed batches take while it overlaps with them. As it was kept
-    waiting in the recorded step, for what it overlapped with them there; the less that was, the
-    more by what they want of the CPUs (PRIOR_OVERLAP). Without what it stood `behind` its last
-    submissions, where it has nothing left to compute. Of an overlap that there was not the
-    recording says less: as if by what they want for a whole step more."""
+    """The step with the share of its speed that each program loses while it overlaps with batches.
+
+    It is the program's waiting in the recorded step over its overlap there. The shorter that
+    overlap, the more the batches' need of the CPUs counts instead (PRIOR_OVERLAP). Waiting `behind`
+    the last submissions is left out, since there is nothing left to compute. For overlap that is
+    new (`lost_anew`) the recording counts less, as if one more whole step had shown only the
+    batches' need."""
     wanted = 1 - 1 / rules.slowdown
     if len(one.waiting) != len(one.overlapped):
         lost = np.full(len(one.overlapped), wanted)
@@ -110,8 +112,8 @@ def _with_lost(one: Play, rules: Rules, behind: np.ndarray) -> Play:
 
 
 def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
-    """For each step [ranks] ns that a program took longer than it has to (LEAST_GAP) from its last
-    submissions to the waits behind them."""
+    """For each step [ranks] ns by which a program took longer than it needs (LEAST_GAP) from its
+    last submissions to the waits after them."""
     gaps = [[[_gaps(p) for p in one.programs] for one in stretch] for stretch in stretches]
     least: dict[int, float] = {}
     for rank in {rank for stretch in gaps for own in stretch for rank in range(len(own))}:
@@ -128,8 +130,8 @@ def _behind(stretches: Sequence[Sequence[Play]]) -> list[list[np.ndarray]]:
 
 
 def _gaps(program: Program) -> np.ndarray:
-    """Own times, ns, from submissions to the first recorded wait behind them. Who comes to a wait
-    when all is done leaves no record; a program's last wait is none that was recorded."""
+    """Own times, ns, from submissions to the first recorded wait after them. A wait for something
+    that is done leaves no record, and a program's last wait was not recorded."""
     submit = np.sort(program.submit[np.isfinite(program.submit)])
     waits = np.array([at for at, _ in program.waits[:-1]])
     if not len(submit) or not len(waits):
@@ -147,9 +149,9 @@ def _contended(
     clocks: list[float],
     free: float,
 ) -> _Step:
-    """The step where CPUs are scarce. While batches run and a rank computes, both lose some of
-    their speed; what the recorded step had of that is in its times already. How long they overlap
-    depends on how long they take: it is tried, beginning as it was recorded."""
+    """The step if CPUs are scarce. While batches run and a rank computes, both lose some of their
+    speed; the recorded times already contain the recorded step's loss. The overlap depends on the
+    durations and these on the overlap: trials begin with the recorded overlap."""
     each = one.lost
     lost = float(each.mean())
     stretch, overlapped = 1.0, one.overlapped
@@ -185,8 +187,8 @@ def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[lis
 
 
 def computing_longer(program: Program, delay: float) -> Program:
-    """The computing between the first submission and the last wait takes so much longer, ns, or
-    shorter where that is negative."""
+    """The program with its computing between the first submission and the last wait longer by
+    `delay`, ns (shorter if negative)."""
     finite = np.isfinite(program.submit)
     if not finite.any() or not program.waits:
         return program
@@ -200,13 +202,13 @@ def computing_longer(program: Program, delay: float) -> Program:
         return time + (min(max(time, first), last) - first) * (factor - 1)
 
     waits = tuple((moved(at), needs) for at, needs in program.waits)
-    # What a rank has no part in is submitted at infinity, and stays there.
+    # Tensors without this rank are submitted at infinity, and stay there.
     submit = program.submit + (np.clip(program.submit, first, last) - first) * (factor - 1)
     return Program(submit, waits, moved(program.compute))
 
 
 def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
-    """Names of a batch → typical duration, ns, of the batches that held exactly these."""
+    """Names of a batch → typical duration, ns, of the batches with exactly these tensors."""
     seen: dict[tuple[int, ...], list[float]] = {}
     for stretch in stretches:
         for one in stretch:
@@ -216,7 +218,7 @@ def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, .
 
 
 class _Step:
-    """One step being played. Times are ns, float."""
+    """One step during its replay. Times are ns, float."""
 
     def __init__(
         self,
@@ -228,7 +230,7 @@ class _Step:
         stretch: float = 1.0,
     ) -> None:
         self.one, self.rules, self.known = one, rules, known
-        self.free = free  # when the engine is done with what it has
+        self.free = free  # when the engine is done with its batches
         self.shift = list(clocks)  # real time − own time of each rank
         self.programs = one.programs
         count = len(one.name)
@@ -245,7 +247,7 @@ class _Step:
         self.waiting = np.ones(count, bool)  # not in a batch yet
         self.waiting[np.isneginf(self.done)] = False
         self.left = int(self.waiting.sum())
-        self.queue: list[int] = []  # what is ready and in no batch yet, in order
+        self.queue: list[int] = []  # tensors that are ready and in no batch yet, in order
         self.since: list[float] = []  # and since when
         self.running: deque[tuple[float, list[int]]] = deque()
         self.ran: list[tuple[float, float]] = []  # batches, begin and end
@@ -257,7 +259,7 @@ class _Step:
         self.speed = self._speed() * stretch
 
     def run(self) -> tuple[list[float], float]:
-        """The ranks' times at their end of the step, and when the engine is free."""
+        """Runs the step. The ranks' times at its end, and when the engine is free."""
         for rank in range(len(self.programs)):
             self._advance(rank)
         self._look()
@@ -267,8 +269,8 @@ class _Step:
         return ends, self.free
 
     def overlapped(self) -> np.ndarray:
-        """Once it has run: [ranks] ns that batches ran while the rank was not blocked, with what
-        they take `beside`."""
+        """After run(): [ranks] ns for which batches ran while the rank was not blocked, with their
+        CPU time `beside`."""
         ran = np.array(self.ran).reshape(-1, 2)
         lengths = np.maximum(ran[:, 1] - ran[:, 0], 1e-9)
         result = np.zeros(len(self.programs))
@@ -282,16 +284,16 @@ class _Step:
         return result
 
     def occupied(self) -> float:
-        """Once it has run: ns that batches ran, with what they take `beside`."""
+        """After run(): ns for which batches ran, with their CPU time `beside`."""
         return sum(end - begin + self.rules.beside for begin, end in self.ran)
 
     def hidden(self) -> float:
-        """The overlap as a share of the batches' time, mean over the ranks."""
+        """After run(): the overlap as a share of the batches' time, mean over the ranks."""
         ran = self.occupied()
         return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
 
     def _turn(self) -> bool:
-        """The next thing that happens: a batch is complete, or one is closed."""
+        """The next event: a batch is complete, or one is closed."""
         time, everything = self._closing()
         while self.running and self.running[0][0] <= time:
             end, members = self.running.popleft()
@@ -308,7 +310,7 @@ class _Step:
         if time < inf:
             self._close(time, everything)
             return True
-        if self.blocked:  # what they wait for never comes: the recording does not say all
+        if self.blocked:  # they wait for a tensor that is never ready: the recording is incomplete
             for rank in list(self.blocked):
                 since, needs = self.blocked.pop(rank)
                 del self.missing[rank]
@@ -319,7 +321,7 @@ class _Step:
         return False
 
     def _advance(self, rank: int) -> None:
-        """Compute, submit, and wait, until it is blocked or the step is over."""
+        """Compute, submit and wait until the rank is blocked or the step is over."""
         program = self.programs[rank]
         while self.position[rank] < len(program.waits):
             at, needs = program.waits[self.position[rank]]
@@ -344,7 +346,7 @@ class _Step:
             self.sent[rank] = upto
 
     def _look(self) -> None:
-        """Find what is ready."""
+        """Find the tensors that are ready."""
         ready = np.where(self.waiting, self.submitted.max(axis=0), inf)
         order = np.argsort(ready, kind="stable")[: int(np.isfinite(ready).sum())]
         self.queue, self.since = order.tolist(), ready[order].tolist()
@@ -353,14 +355,14 @@ class _Step:
         """When the coordinator closes a batch next, and whether it closes all that is ready."""
         if not self.queue:
             return inf, False
-        # A coordinator that runs a batch hears of the others when that is done.
+        # While the coordinator runs a batch, it learns of the others only when that is done.
         hears = -inf if self.rules.costs.while_busy else self.free
         head = max(self.since[0], hears)
         time = head + self.rules.cycle
         for rank, (since, _) in self.blocked.items():
             time = min(time, max(since, self._soonest(rank)))
-        # One that collects tensors sleeps until the cycle is over or a rank is blocked: it does not
-        # notice before that it has enough of them. The first one wakes it.
+        # While it collects tensors, it sleeps until the cycle is over or a rank is blocked, and
+        # does not notice before that it has enough of them. The first tensor wakes it.
         looks = min((since for since, _ in self.blocked.values()), default=inf)
         if len(self.queue) == self.left:
             done = self.since[-1]
@@ -412,7 +414,7 @@ class _Step:
         self.queue, self.since = ready + self.queue[count:], since + self.since[count:]
 
     def _plan(self, ready: list[int]) -> tuple[list[int], bool]:
-        """The next batch of what is ready, and whether it is full."""
+        """The next batch of the ready tensors, and whether it is full."""
         head, threshold = ready[0], self.rules.threshold
         batch, size, full = [head], self.sizes[head], self.sizes[head] >= threshold
         if full:
@@ -428,7 +430,7 @@ class _Step:
         return batch, full or size >= threshold
 
     def _usual(self, batch: list[int]) -> float:
-        """What such a batch takes in the recording."""
+        """How long such a batch takes according to the recording."""
         duration = self.known.get(tuple(sorted([self.names[index] for index in batch])))
         if duration is None:
             size = sum([self.sizes[index] for index in batch])
@@ -436,7 +438,7 @@ class _Step:
         return duration
 
     def _speed(self) -> float:
-        """How much slower than usual batches were in this step: machines have slow moments."""
+        """How much slower than usual batches were in this step: machines have slow periods."""
         recorded = sum(duration for _, duration in self.one.recorded)
         usual = sum(self._usual(members.tolist()) for members, _ in self.one.recorded)
         return float(np.clip(recorded / usual, 0.2, 5.0)) if usual > 0 else 1.0

@@ -1,8 +1,8 @@
-"""Recorded steps as programs that can be played again with something changed.
+"""Recorded steps as programs that can be replayed with something changed.
 
-A rank's *own time* stands still while its framework waits for the engine: o(t) = t − begin of the
-step − blocked time until t. What a rank does is then a list: compute until o, submit a tensor,
-compute, wait for these tensors … Nothing in it depends on how fast communication was.
+A rank's *own time* stops while its framework waits for the engine: o(t) = t − begin of the step −
+blocked time until t. A rank's work is then a list: compute until o, submit a tensor, compute, wait
+for these tensors … Nothing in it depends on how fast communication was.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from hvdtune.timeline.record.layout import NONE, REASONS, Flag
 _FULL = REASONS.index("full")
 _CYCLE = REASONS.index("cycle")
 _BLOCKED = REASONS.index("blocked")
-#: What is assumed of a batch, each tensor and each byte where nothing is known: ns.
+#: Assumed costs of a batch, each tensor and each byte if nothing is known: ns.
 PRIOR = (30e3, 1e3, 0.3)
 PRIOR_WEIGHT = 0.1
-#: … but of the quickest batch, by its tensors, one tensor and its bytes are no more than this each:
-#: otherwise batches of a single small tensor would seem to cost nothing by themselves.
+#: … but at most this share of the batch with the least time per tensor, for a tensor and for its
+#: bytes: otherwise a batch of a single small tensor would seem to cost nothing itself.
 PRIOR_SHARE = 0.3
 
 
@@ -33,8 +33,8 @@ PRIOR_SHARE = 0.3
 class Program:
     """One rank in one step. Own times, ns, float64.
 
-    submit: [T], inf for tensors that it has no part in. waits: (own time, indices of the tensors
-    waited for), in order. compute: own length of the step.
+    submit: [T], inf for tensors without this rank. waits: (own time, indices of the tensors that it
+    waits for), in order. compute: the step's length in own time.
     """
 
     submit: np.ndarray
@@ -46,8 +46,8 @@ class Program:
 class Play:
     """One step of all ranks. T tensors, in the order in which they were executed.
 
-    name: [T] id of the reference rank. alike: [T] tensors of one number may share a batch.
-    recorded: the batches as they were, (indices, duration ns). measured: ns, mean over the ranks.
+    name: [T] id of the reference rank. alike: [T] tensors with the same number may share a batch.
+    recorded: the recorded batches, (indices, duration ns). measured: ns, mean over the ranks.
     """
 
     name: np.ndarray
@@ -59,28 +59,28 @@ class Play:
     step: int  # its index in Steps
     in_place: bool = False
     reducing: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # [T] allreduces
-    #: [ranks] ns: CPU time of computing; empty: not known, or not done by CPUs.
+    #: [ranks] ns: CPU time of computing; empty: unknown, or CPUs do not do the computing.
     cpu: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    #: [ranks] ns that each was ready to compute while batches had its CPU; empty: not known.
+    #: [ranks] ns for which each was ready to compute while batches used its CPU; empty: unknown.
     waiting: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    #: [ranks] ns that each was ready to compute while anybody had its CPU; empty: not known.
+    #: [ranks] ns for which each was ready to compute while anything used its CPU; empty: unknown.
     kept: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: See Load.work.
     work: tuple[tuple[float, float], ...] = ()
-    #: [ranks] ns that batches run while a rank computes, and their share of the batches' time, as
-    #: recorded (replay.with_overlaps); empty where it does not matter.
+    #: [ranks] ns for which batches run while a rank computes, and the share of the batches' time,
+    #: as recorded (play.with_overlaps); empty if it does not matter.
     overlapped: np.ndarray = field(default_factory=lambda: np.zeros(0))
     hidden: float = 0.0
-    #: [ranks] how much of its speed each loses while batches run and it computes.
+    #: [ranks] the share of its speed that each loses while batches run and it computes.
     lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    #: The same where it overlaps with what it waited for in the recording.
+    #: The same for overlap with batches that it waited for in the recording.
     lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 def programs(
     joint: Joint, steps: Steps, chosen: Iterable[int], load: Load | None = None
 ) -> list[Play]:
-    """The steps `chosen` (indices) as programs; steps of which too little is known are left out."""
+    """The steps `chosen` (indices) as programs, without those about which too little is known."""
     begin, end = boundaries(joint, steps)
     order = np.argsort(steps.batch_step, kind="stable")
     first = np.searchsorted(steps.batch_step[order], np.arange(len(steps) + 1))
@@ -109,9 +109,9 @@ def _with_load(play: Play, load: Load, step: int) -> Play:
 def boundaries(joint: Joint, steps: Steps) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
     """Begin and end of steps for replaying, rank → [S].
 
-    Steps found by names begin with a submission, in the middle of the computing that leads to it.
-    Here a step begins when the rank's last wait before that submission ended: then the computing
-    stands in front of the submissions that come from it.
+    Steps found by names begin with a submission, in the middle of the computing for it. Here a step
+    begins when the rank's last wait before that submission ended, so the computing is before its
+    submissions.
     """
     if steps.found_from == "marks":
         return steps.begin, steps.end
@@ -124,7 +124,7 @@ def boundaries(joint: Joint, steps: Steps) -> tuple[dict[int, np.ndarray], dict[
             known = at >= 0
             ends = waits.end[np.maximum(at, 0)] if known.any() else times
             moved[which] = np.where(known, ends, times)
-        # A wait of the step itself, not of one before: else the step stays as it is.
+        # The wait before the end must be within this step: otherwise the step stays as it is.
         same = moved["end"] > steps.begin[rank]
         begin[rank] = np.where(same, moved["begin"], steps.begin[rank])
         end[rank] = np.where(same, moved["end"], steps.end[rank])
@@ -170,7 +170,7 @@ def _play(
 
 
 def _rows(view: View, batches: np.ndarray) -> np.ndarray:
-    """Rows of the batches' tensors in the rank's stream."""
+    """The rows of the batches' tensors in the rank's stream."""
     counts = view.rows[batches]
     shift = view.first_row[batches] - np.concatenate([[0], np.cumsum(counts)[:-1]])
     return np.repeat(shift, counts) + np.arange(int(counts.sum()))
@@ -179,7 +179,7 @@ def _rows(view: View, batches: np.ndarray) -> np.ndarray:
 def _program(
     view: View, batches: np.ndarray, counts: np.ndarray, begin: int, end: int
 ) -> Program | None:
-    """None if the rank's record of these batches is not whole."""
+    """The rank's program; None if its record of these batches is incomplete."""
     took_part = view.present[batches]
     if (view.rows[batches] != counts)[took_part].any() or end <= begin:
         return None
@@ -199,7 +199,7 @@ def _program(
     waits = _waits(view, slice(int(low), int(high)), batches, counts, submitted, inside)
     times = own(blocked.begin[low:high])
     plan = [(float(time), needs) for time, needs in zip(times, waits, strict=True) if len(needs)]
-    # Before the next step everything is waited for that was done within this one.
+    # Before the next step, the program waits for everything that was done within this one.
     until = plan[-1][0] if plan else float(submit[np.isfinite(submit)].max(initial=0.0))
     rest = np.flatnonzero(inside & (done <= end) & (submit <= until))
     compute = float(own(np.array(end)))
@@ -215,7 +215,7 @@ def _waits(
     submitted: np.ndarray,
     inside: np.ndarray,
 ) -> list[np.ndarray]:
-    """What each wait was for: the tensor it names, else all that were done when it ended."""
+    """The tensors of each wait: the one it names, else all that were done when it ended."""
     blocked = view.blocked
     done = np.repeat(view.end[batches], counts)
     own_names = np.full(len(submitted), -1, np.int64)
@@ -235,27 +235,27 @@ def _waits(
 
 @dataclass(frozen=True)
 class Costs:
-    """What communication costs, from the recording; ns. Duration of a batch of n tensors and S
-    bytes: `batch` + n × `tensor` + S × `byte`, unless exactly this batch was recorded."""
+    """The costs of communication, from the recording; ns. A batch of n tensors and S bytes takes
+    `batch` + n × `tensor` + S × `byte`, unless exactly this batch was recorded."""
 
     batch: float
     tensor: float
     byte: float
     closing: float  # from the last submission until the coordinator closes a batch
-    beginning: float  # until all ranks have begun it, the engine being idle
-    gap: float  # between batches that follow each other at once
-    waking: float  # from a batch's end until the framework goes on
+    beginning: float  # until all ranks have begun it, if the engine is idle
+    gap: float  # between batches that directly follow each other
+    waking: float  # from a batch's end until the framework continues
     while_busy: bool  # batches are closed while others run
 
     def duration(self, tensors: int, size: float) -> float:
-        """Of a batch, ns."""
+        """A batch's duration, ns."""
         return self.batch + tensors * self.tensor + size * self.byte
 
 
 def costs(joint: Joint, steps: Steps) -> Costs:
-    """Fit to the recorded batches. Least squares with non-negative coefficients, relative errors;
-    to each size belongs the typical one of its batches. A weak prior (PRIOR) decides what the
-    recording does not show, where all batches are of one size, say."""
+    """The costs, fitted to the recorded batches: least squares with non-negative coefficients and
+    relative errors, over the typical duration of each size. A weak prior (PRIOR) decides what the
+    recording does not show, for example if all batches have the same size."""
     from scipy.optimize import nnls
 
     use = np.flatnonzero((steps.batch_step >= 0) & (joint.kind == 0) & (joint.bytes > 0))
@@ -277,8 +277,8 @@ def costs(joint: Joint, steps: Steps) -> Costs:
 def _by_shape(
     joint: Joint, use: np.ndarray, took: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Batches of so many tensors and bytes ([U, 2]): what they typically take, ns, and how much
-    that counts, both [U]."""
+    """Pairs of numbers of tensors and bytes ([U, 2]), the typical duration of their batches, ns,
+    and its weight, both [U]."""
     every = np.stack([joint.tensors[use], joint.bytes[use]], axis=1).astype(float)
     shapes, index = np.unique(every, axis=0, return_inverse=True)
     order = np.argsort(index.ravel(), kind="stable")
@@ -288,7 +288,7 @@ def _by_shape(
 
 
 def _prior(joint: Joint, shapes: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """PRIOR, by what is known of the machine: its measured peak, and the quickest batch."""
+    """PRIOR, adjusted to the machine: its measured peak, and the fastest batch."""
     batch, tensor, byte = PRIOR
     if len(seconds):
         least = int(np.argmin(seconds / np.maximum(shapes[:, 0], 1)))
@@ -309,7 +309,7 @@ def _latencies(joint: Joint, use: np.ndarray) -> tuple[float, float, float, floa
     known[use] = True
     known &= closed > 0
     during = known & _inside(joint, closed)
-    # What is full or a cycle old is not closed because of its own last submission.
+    # Batches that are full or a cycle old are not closed because of their own last submission.
     idle = known & (joint.last > before) & (joint.reason != _CYCLE) & (joint.reason != _FULL)
     closing = _latency((closed - np.maximum(joint.last, _asked_for(joint)))[idle], 20e3)
     free = known & (closed > before)
@@ -330,7 +330,7 @@ def _latencies(joint: Joint, use: np.ndarray) -> tuple[float, float, float, floa
 
 
 def _asked_for(joint: Joint) -> np.ndarray:
-    """[B] since when a rank was blocked when the batch was closed for its sake; 0 for others."""
+    """[B] since when a rank was blocked, for batches closed because of that; 0 for others."""
     since = np.full(len(joint), np.iinfo(np.int64).max)
     for view in joint.views.values():
         at = view.blocked.at(joint.scheduled)
@@ -341,7 +341,7 @@ def _asked_for(joint: Joint) -> np.ndarray:
 
 
 def _inside(joint: Joint, times: np.ndarray) -> np.ndarray:
-    """bool: some other batch ran on rank 0 (the lowest recorded) at that time."""
+    """Whether some other batch ran at each time on rank 0 (or the lowest recorded rank)."""
     view = joint.views[min(joint.views)]
     begins, ends = view.begin[view.present], np.maximum.accumulate(view.end[view.present])
     at = np.searchsorted(begins, times, side="left") - 1
@@ -351,8 +351,8 @@ def _inside(joint: Joint, times: np.ndarray) -> np.ndarray:
 
 
 def typical(values: np.ndarray) -> float:
-    """The mean, with what lies above the 95th percentile put down to it: in a sum slow ones count
-    as often as they come, but one of them shall not decide."""
+    """The mean, with values above the 95th percentile cut to it: slow batches count in proportion
+    to their number, but a single one cannot decide."""
     return float(np.minimum(values, np.percentile(values, 95)).mean())
 
 

@@ -1,11 +1,11 @@
-"""Two runs compared: which is faster, by how much, how surely, and what makes the difference.
+"""Two runs compared: which is faster, by how much, how surely, and why.
 
-Method. Of every step the median duration over the ranks; the first WARM_UP steps are left out where
-there are enough. The change is 1 − b/a, of the medians over steps and of the means. Its 95 %
-interval comes from a moving-block bootstrap: blocks of n^(1/3) steps, because neighbouring steps
-are alike; percentiles of REPEATS resamples; seeded, so the same files give the same answer. A
-change is significant when the interval does not hold 0. The interval knows how steps differ, not
-how runs differ: what two runs of one program on a busy machine differ by can be more.
+Method: each step counts as the median of its duration over the ranks. The first WARM_UP steps are
+left out if there are enough steps. The change is 1 − b/a, for the medians over steps and for the
+means. Its 95 % interval is computed with a moving-block bootstrap: blocks of n^(1/3) steps, because
+neighbouring steps are alike; percentiles of REPEATS resamples; a fixed seed, so the same files give
+the same answer. A change is significant if the interval does not contain 0. The interval covers how
+steps differ, not how runs differ: two runs of one program on a busy machine can differ by more.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Statistic = Callable[..., Any]  # np.median or np.mean
 WARM_UP = 3
 FEWEST_STEPS = 8
 REPEATS = 2000
-#: Less than this share of the bytes in common: these are different workloads.
+#: Runs that have less than this share of the bytes in common are different workloads.
 SAME_WORKLOAD = 0.95
-#: A part explains a change if it has this share of it.
+#: A part explains a change if it accounts for this share of it.
 EXPLAINS = 0.15
-#: Some steps changed, not the typical ones, if the mean of all changed so many times as much.
+#: If the mean of all steps changed this many times as much as the median, rare steps changed.
 RARE_STEPS = 3
-#: A cause is gone if less than this share of it is left.
+#: A cause is gone if less than this share of its time is left.
 GONE = 0.1
 
 
@@ -53,14 +53,14 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparis
     for which, one in (("a", a), ("b", b)):
         if one.steps.empty:
             raise ValueError(
-                f"{one.recording.source} ({which}) holds no training step, so there is nothing to "
-                "compare: record longer, or a loop that submits the same tensors"
+                f"{one.recording.source} ({which}) contains no training step, so there is nothing "
+                "to compare: record longer, or a loop that submits the same tensors"
             )
     alike, difference = workloads(a, b)
     if not alike and not force:
         raise ValueError(
             f"{difference} These are different workloads, so their step times say nothing about "
-            "settings; --force compares them all the same"
+            "settings; --force compares them anyway"
         )
     times_a, times_b = step_times(a), step_times(b)
     found_a, found_b = findings(a), findings(b)
@@ -89,7 +89,7 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparis
 
 
 def step_times(analysis: Analysis) -> np.ndarray:
-    """[steps] s: of each step the median over ranks, in order, without the first ones."""
+    """[steps] s: the median over ranks of each step, in order, without the first steps."""
     table = analysis.steps.groupby("step")["duration_s"].median().sort_index()
     times = table.to_numpy(float)
     return times[WARM_UP:] if len(times) >= WARM_UP + FEWEST_STEPS else times
@@ -120,7 +120,7 @@ def step_change(a: np.ndarray, b: np.ndarray, statistic: Statistic) -> schema.Ch
 
 
 def resampled(values: np.ndarray, statistic: Statistic, random: np.random.Generator) -> np.ndarray:
-    """[REPEATS] the statistic of resamples made of whole blocks of neighbours (Künsch 1989)."""
+    """[REPEATS] the statistic of resamples that consist of blocks of neighbours (Künsch 1989)."""
     count = len(values)
     length = max(1, round(count ** (1 / 3)))
     blocks = -(-count // length)
@@ -135,7 +135,7 @@ def resampled(values: np.ndarray, statistic: Statistic, random: np.random.Genera
 
 
 def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[schema.PartChange]:
-    """What each part of a step takes in the mean of these rows, the largest change first."""
+    """How long each part of a step takes in the mean of these rows, the largest change first."""
     mean_a, mean_b = a[list(PARTS)].mean(), b[list(PARTS)].mean()
     rows: list[schema.PartChange] = [
         {
@@ -151,8 +151,8 @@ def part_changes(a: pd.DataFrame, b: pd.DataFrame) -> list[schema.PartChange]:
 
 
 def cause_changes(a: list[Share], b: list[Share]) -> list[schema.CauseChange]:
-    """What each cause takes of the mean step of either run, the largest change first. Its title
-    says whose it is; `ranks` are those who are waited for, as in a report."""
+    """How much of each run's mean step each cause takes, the largest change first. `ranks`: those
+    that the others wait for, as in a report."""
     shares = {one.title: one for one in [*a, *b]}
     sums = [dict.fromkeys(shares, 0.0) for _ in "ab"]
     for own, run in zip(sums, (a, b), strict=True):
@@ -192,8 +192,8 @@ def bandwidth_changes(a: Analysis, b: Analysis) -> list[schema.BandwidthChange]:
 
 
 def setting_changes(a: Analysis, b: Analysis) -> list[schema.SettingChange]:
-    """Settings in force at the end that differ, but those that only say where and how the job is
-    recorded or watched: two recordings have two files, which makes neither of them faster."""
+    """Settings in force at the end that differ, except those that only say where and how the job is
+    recorded or watched: they do not make a job faster."""
     names = sorted({*a.settings, *b.settings} - watching())
     return [
         {"name": name, "a": a.settings.get(name), "b": b.settings.get(name)}
@@ -203,7 +203,7 @@ def setting_changes(a: Analysis, b: Analysis) -> list[schema.SettingChange]:
 
 
 def watching() -> set[str]:
-    """Variables of the settings that training does not depend on: timelines, metrics, logs."""
+    """Variables of the settings that do not affect training: timelines, metrics, logs."""
     from hvdtune.settings.knobs import KNOBS
 
     return {
@@ -215,8 +215,8 @@ def watching() -> set[str]:
 def workloads(a: Analysis, b: Analysis) -> tuple[bool, str]:
     """Whether both reduce the same tensors in a step; if not, a sentence that says how they differ.
 
-    Compared are operation, dtype, size and how often a step has it, not the names: these may be
-    numbered otherwise in another run.
+    It compares operation, dtype, size and number per step, not the names: another run may number
+    them differently.
     """
     in_a, in_b = _per_step(a), _per_step(b)
     bytes_a, bytes_b = _bytes(in_a), _bytes(in_b)
@@ -234,8 +234,8 @@ def _per_step(analysis: Analysis) -> Counter[tuple[str, str, int]]:
     table = analysis.tensors
     if table.empty:
         return Counter()
-    # How often the tensor of a typical call came: what a program sends once at its start (the
-    # broadcasts of parameters) may be more tensors than a step has, but is few calls.
+    # How often the tensor of a typical call was sent: a program may send more tensors once at its
+    # start (broadcasts of parameters) than a step has, but these are few calls.
     times = np.sort(table["count"].to_numpy())
     once = float(times[np.searchsorted(np.cumsum(times), times.sum() / 2)])
     counts: Counter[tuple[str, str, int]] = Counter()
@@ -249,7 +249,7 @@ def _bytes(counts: Counter[tuple[str, str, int]]) -> int:
 
 
 def conditions(a: Analysis, b: Analysis) -> list[str]:
-    """What else differs and might be the reason: ranks, hosts, versions."""
+    """Other differences that might be the reason: ranks, hosts, versions."""
     first = [one.recording.ranks[min(one.recording.ranks)].identity for one in (a, b)]
     hosts = [
         sorted({rank.identity.host for rank in one.recording.ranks.values()}) for one in (a, b)
@@ -263,8 +263,8 @@ def conditions(a: Analysis, b: Analysis) -> list[str]:
     recorded = [len(one.recording.ranks) for one in (a, b)]
     if recorded[0] != recorded[1] and a.recording.size == b.recording.size:
         found.append(
-            f"of a {words.number(recorded[0], 'rank')} are recorded, of b {recorded[1]}: times are "
-            "of these only."
+            f"a has recordings of {words.number(recorded[0], 'rank')}, b of {recorded[1]}: the "
+            "times cover only these."
         )
     if hosts[0] != hosts[1]:
         found.append(f"a ran on {', '.join(hosts[0])}, b on {', '.join(hosts[1])}.")
@@ -277,12 +277,12 @@ def conditions(a: Analysis, b: Analysis) -> list[str]:
 
 
 def verdict(numbers: schema.Comparison) -> str:
-    """One sentence: faster or not, by how much, and why. The median decides before the mean."""
+    """One sentence: faster or not, by how much, and why. The median is judged before the mean."""
     step, mean = numbers["step"], numbers["mean_step"]
     if step["low"] is None:
         return (
-            f"There are too few steps to tell ({step['a_steps']} and {step['b_steps']}; at least "
-            f"{FEWEST_STEPS} each are needed): b takes {_times(step)} a step."
+            f"There are too few steps to tell ({step['a_steps']} and {step['b_steps']}; each run "
+            f"needs at least {FEWEST_STEPS}): b takes {_times(step)} a step."
         )
     rare = mean["significant"] and abs(mean["change"]) >= RARE_STEPS * abs(step["change"])
     if step["significant"] and not rare:
@@ -294,8 +294,8 @@ def verdict(numbers: schema.Comparison) -> str:
         same = "nearly the same" if step["significant"] else "the same"
         return f"Typical steps take {same} ({_times(step)}), but {text}"
     return (
-        f"No difference can be told: b takes {_times(step)} a step, which is within the noise "
-        f"(± {words.percent(_margin(step))})."
+        f"The runs do not differ measurably: b takes {_times(step)} a step, which is within the "
+        f"noise (± {words.percent(_margin(step))})."
     )
 
 
@@ -313,12 +313,12 @@ def _because(
     causes: list[schema.CauseChange],
     settings: list[schema.SettingChange],
 ) -> str:
-    """What changed in the direction of the whole, largest first: whom the others wait for, then
-    parts of the step; then the settings."""
+    """The changes in the direction of the whole, largest first: waiting for late ranks, then parts
+    of the step, then the setting."""
     saved = change["a_s"] - change["b_s"]
     ranks = [one for one in causes if _waits(one) and one["saved_s"] / saved >= EXPLAINS]
     if ranks:
-        # What late ranks computed longer is told with the waiting for them.
+        # The waiting for late ranks already covers what they computed longer.
         own = {one["kind"]: one for one in causes}[accounting.COMPUTING]
         parts = [{**one, "a_s": own["a_s"], "b_s": own["b_s"], "saved_s": own["saved_s"]}
                  if one["name"] == PARTS[0] else one
@@ -337,7 +337,7 @@ def _because(
 
 
 def _waits(cause: schema.CauseChange) -> bool:
-    """Waiting for ranks, which a report names or says that they take turns."""
+    """Waiting for ranks that the report names, or that take turns."""
     return bool(cause["ranks"]) or cause["kind"] == "ranks take turns"
 
 

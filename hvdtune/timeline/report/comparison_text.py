@@ -27,8 +27,8 @@ def text(numbers: schema.Comparison) -> str:
     if numbers["bandwidth"]:
         parts.append(_bandwidth(numbers).text(MOST_ROWS))
     parts.append(_settings(numbers).text() if numbers["settings"] else "The settings are the same.")
-    parts.append(_wrapped(f"Method: {numbers['method']}. It knows how steps differ, not how runs "
-                          "do: for small differences record each several times."))  # fmt: skip
+    parts.append(_wrapped(f"Method: {numbers['method']}. It covers how steps differ, not how runs "
+                          "do: for small differences, record each several times."))  # fmt: skip
     return "\n\n".join(parts)
 
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 
 def numbers(analysis: Analysis) -> list[schema.RankCpus]:
-    """One row a rank: means over the steps; what was not recorded is None. Empty where nothing of
-    it was."""
+    """One row per rank: means over the steps; None for unrecorded ones. Empty if all are."""
     steps = analysis.found_steps
     if not len(steps):
         return []
@@ -60,7 +59,7 @@ def _known(value: float) -> float | None:
 
 
 def table(document: schema.Report) -> Table:
-    """Who used the CPUs, and who waited for one."""
+    """The table of CPUs in use, and of threads that waited for one."""
     rows = [
         (
             f"rank {row['rank']} on {row['host']}",

@@ -1,6 +1,6 @@
 """An analysis as the numbers that a report shows: one JSON document for page, text and `--json`.
 
-What grows with the length of the recording is aggregated here, so that a page stays small however
+Data that grows with the length of the recording is aggregated here, so a page stays small however
 long the run was. docs/report.md describes the document.
 """
 
@@ -45,7 +45,7 @@ PART_WORDS = {
     "compute_s": ("compute", "compute"),
     "skew_wait_s": ("waiting for a late rank", "skew"),
     "negotiation_s": ("negotiation", "negotiation"),
-    "cycle_wait_s": ("waiting for company in a batch", "cycle"),
+    "cycle_wait_s": ("waiting for more tensors in a batch", "cycle"),
     "queue_s": ("waiting for earlier batches", "queue"),
     "copy_in_s": ("copy in", "copy-in"),
     "reduce_s": ("reduction", "reduce"),
@@ -57,7 +57,7 @@ SUMS = ("exposed_s", "communication_s", "overlapped_s")  # beside the parts, not
 
 
 def numbers_of(analysis: Analysis, findings: list[Finding]) -> schema.Report:
-    """The whole document. `findings` are verdict.findings(analysis): the best first."""
+    """The whole document. `findings` are verdict.findings(analysis): the largest gain first."""
     recording = analysis.recording
     told = [_finding(one) for one in findings]
     points, series = _points(analysis), _series(analysis.steps)
@@ -96,7 +96,7 @@ def numbers_of(analysis: Analysis, findings: list[Finding]) -> schema.Report:
 
 
 def _held_up(stragglers: pd.DataFrame) -> pd.DataFrame:
-    """Those who held up a step at all."""
+    """The ranks that held up at least one step."""
     return stragglers[stragglers["steps_last_share"] > 0]
 
 
@@ -139,7 +139,7 @@ def _job(recording: Recording) -> schema.Job:
 
 
 def _steps(analysis: Analysis) -> schema.Steps:
-    """Of each step the median over ranks; over these the percentiles."""
+    """Percentiles over the steps, of the median over ranks."""
     steps = analysis.steps
     if steps.empty:
         return {"count": 0}
@@ -163,9 +163,9 @@ def _steps(analysis: Analysis) -> schema.Steps:
 
 
 def typical_rows(waterfall: pd.DataFrame) -> pd.DataFrame:
-    """The rows of typical steps: those whose median duration lies in the middle half of all.
+    """The rows of typical steps: those whose median duration is in the middle half of all.
 
-    Means over these rows keep what sums of parts must have, which medians of parts do not.
+    The means of the parts over these rows sum to the mean step; medians would not.
     """
     medians = waterfall.groupby("step")["step_s"].median()
     low, high = medians.quantile([0.25, 0.75])
@@ -195,7 +195,7 @@ def _waterfall(analysis: Analysis) -> schema.Waterfall:
     ]
     shown = bars
     if len(bars) > MOST_BARS:
-        # Those that differ most from the others say most.
+        # The ranks that differ most from the others are the most informative.
         compute = by_rank[PARTS[0]]
         far = (compute - compute.median()).abs().sort_values(ascending=False).index[:MOST_BARS]
         shown = [bar for bar in bars if bar["rank"] in set(far)]
@@ -221,8 +221,8 @@ def bar_of(row: pd.Series) -> schema.Bar:
 
 
 def _lateness(table: pd.DataFrame) -> schema.Lateness:
-    """Rank × step. Where there are too many for a picture, cells are means over several steps, and
-    rows the latest rank of several."""
+    """Rank × step. If there are too many for a picture, a cell is the mean over several steps, and
+    a row the latest of several ranks."""
     if table.empty:
         return {"ranks": [], "steps": [], "late_ms": [], "most_ms": 0.0, "typical_ms": {}}
     wide = table.pivot_table(index="rank", columns="step", values="lateness_s", aggfunc="mean")
@@ -244,7 +244,7 @@ def _lateness(table: pd.DataFrame) -> schema.Lateness:
 
 
 def _mean(block: np.ndarray) -> float:
-    """Over the steps the mean; over ranks that share a row the largest."""
+    """The mean over the steps, and of these the largest over the ranks that share a row."""
     known = np.isfinite(block)
     counts = known.sum(axis=1)
     if not counts.any():
@@ -272,7 +272,7 @@ def _fusion(analysis: Analysis) -> schema.Fusion:
 
 
 def _points(analysis: Analysis) -> list[schema.Point]:
-    """Single batches for the scatter plot, evenly taken over the run."""
+    """Single batches for the scatter plot, sampled evenly over the run."""
     import pandas as pd
 
     table = analysis.batches
@@ -299,9 +299,9 @@ def _points(analysis: Analysis) -> list[schema.Point]:
 def _roofline(
     points: list[schema.Point], recording: Recording
 ) -> tuple[list[list[float]], schema.Roof]:
-    """min(peak, bytes / shortest time): what size and latency allow at most.
+    """min(peak, bytes / shortest time): the most that size and latency allow.
 
-    The peak is the machine's measured one where the recording has it, else the best batch's.
+    The peak is the machine's measured one if the recording has it, else the best batch's.
     """
     if not points:
         return [], {"peak_gbps": None, "measured": False}
@@ -309,7 +309,7 @@ def _roofline(
     measured = [peak for peak in peaks if peak]
     best = max(point["busbw_gbps"] for point in points)
     peak = float(max(measured)) if measured else best
-    # The slope: bandwidth that a byte adds while the fixed cost dominates.
+    # The slope: the bandwidth that each byte adds while the fixed cost dominates.
     slope = max(point["busbw_gbps"] / point["bytes"] for point in points)
     low = min(point["bytes"] for point in points)
     high = max(point["bytes"] for point in points)
@@ -335,7 +335,7 @@ def _series(steps: pd.DataFrame) -> schema.Series:
 
 
 def _events(analysis: Analysis, series: schema.Series) -> list[schema.Event]:
-    """What happened at which step: the tuner, stalls, stragglers."""
+    """Events with their steps: the tuner, stalls, stragglers."""
     if not series["step"]:
         return []
     found = []
@@ -360,7 +360,7 @@ def _events(analysis: Analysis, series: schema.Series) -> list[schema.Event]:
 
 
 def _settings(analysis: Analysis) -> list[schema.Setting]:
-    """Every setting in force, at the beginning and the end, with its default; those moved first."""
+    """Every setting in force, at the beginning and the end, with its default; the changed first."""
     from hvdtune.settings.knobs import KNOBS
 
     first = analysis.recording.ranks[min(analysis.recording.ranks)]
@@ -385,7 +385,7 @@ def same_setting(value: Any, default: Any) -> bool:
     try:
         return float(value) == float(default)
     except (TypeError, ValueError):
-        # A JSON file has lists for tuples.
+        # A JSON file has lists instead of tuples.
         one, other = ("" if part in (None, [], ()) else part for part in (value, default))
         if isinstance(one, list | tuple) and isinstance(other, list | tuple):
             return list(one) == list(other)
@@ -400,7 +400,7 @@ def _rows(table: pd.DataFrame, most: int) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON knows it: no NaN, no NumPy, no dataclass, no table."""
+    """In types that JSON has: no NaN, no NumPy, no dataclass, no table."""
     import pandas as pd
 
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -421,5 +421,5 @@ def plain(value: Any) -> Any:
 
 
 def _number(value: float) -> float:
-    """Five digits that count: pages are made of thousands of these."""
+    """Five significant digits: a page contains thousands of these numbers."""
     return float(f"{value:.5g}")

@@ -1,6 +1,6 @@
-"""The pictures of a report as plotly specifications, made of the numbers of document.py.
+"""The pictures of a report as plotly specifications, made from the numbers of document.py.
 
-A specification is a dictionary as plotly.js takes it; colours are names of hvdtune/pages/page.css.
+A specification is a dictionary for plotly.js; colours are names of hvdtune/pages/page.css.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Spec = dict[str, Any]
 
 #: Parts smaller than this share of the longest bar are too thin to be seen.
 VISIBLE = 0.002
-#: Beyond so many times the typical step, a picture is no longer drawn to a common scale.
+#: Steps longer than this many typical steps do not extend a picture's scale.
 FAR = 4
 LANES: tuple[tuple[schema.Lane, str], ...] = (
     ("compute", "compute"),
@@ -33,7 +33,7 @@ REASON_COLOURS = {
 
 
 def waterfall(numbers: schema.Report) -> tuple[Spec, int]:
-    """One stacked bar for the typical step and one a rank; x in ms."""
+    """One stacked bar for the typical step and one per rank; x in ms."""
     found = numbers["waterfall"]
     typical, mean = found["typical"], found["mean"]
     assert typical  # without steps there is no such picture
@@ -80,7 +80,7 @@ def waterfall(numbers: schema.Report) -> tuple[Spec, int]:
 
 
 def lateness(numbers: schema.Report) -> tuple[Spec, int]:
-    """Rank × step: how late, ms. Several steps, or ranks, share a cell where there are many."""
+    """Rank × step: how late, ms. If there are many steps or ranks, several share a cell."""
     late = numbers["lateness"]
     rows = [_range("rank", group) for group in late["ranks"]]
     columns = [_range("step", pair) for pair in late["steps"]]
@@ -120,7 +120,7 @@ def lateness(numbers: schema.Report) -> tuple[Spec, int]:
 
 
 def strip(one: schema.Strip) -> tuple[Spec, int]:
-    """One step: lanes of every rank drawn on a common axis, ms from the step's begin."""
+    """One step: lanes of every rank on a common axis, ms from the step's start."""
     data = []
     ticks = []
     unit, scale = _unit(one["length_ms"])
@@ -249,7 +249,7 @@ def _size_ticks(points: list[schema.Point]) -> Spec:
 
 
 def _bandwidth_axis(points: list[schema.Point]) -> Spec:
-    """In decades, unless all values lie within one."""
+    """In decades, unless all values are within one."""
     values = [one["busbw_gbps"] for one in points]
     if not values or max(values) < 10 * min(values):
         return {"type": "linear", "rangemode": "tozero"}
@@ -355,7 +355,7 @@ ZERO = {"rangemode": "tozero"}
 
 
 def _unit(longest_ms: float) -> tuple[str, float]:
-    """The unit of an axis in which times up to this lie, and what ms are multiplied with."""
+    """The unit for an axis with times up to this, and the factor that converts ms to it."""
     return ("s", 1e-3) if longest_ms >= 5000 else ("ms", 1.0)
 
 

@@ -9,13 +9,13 @@ from hvdtune import pages
 from hvdtune.timeline import schema, words
 from hvdtune.timeline.report import cpus, figures, sentences, tables
 
-#: From this expected gain on a finding is a call to act.
+#: A verdict with at least this expected gain is shown as a call to act.
 WORTH_IT = 0.02
 NUMBERS = "The numbers as a table"
 
 
 def page(numbers: schema.Report) -> str:
-    """The whole page, made of document.numbers_of."""
+    """The whole page, made from document.numbers_of."""
     name = numbers["source"].rpartition("/")[2]
     return pages.page(
         f"hvdtune report: {name}",
@@ -47,7 +47,7 @@ def page(numbers: schema.Report) -> str:
 
 
 def hero(verdict: schema.Finding) -> str:
-    """The first thing that a reader sees: what is the case and what to do."""
+    """The verdict: what is wrong and what to do."""
     gain = verdict["gain"]
     kind = "act" if gain >= WORTH_IT else "fine"
     pill = (
@@ -126,7 +126,7 @@ def _waterfall(numbers: schema.Report) -> str:
         "waterfall", spec, height=height, heading="Where a step goes",
         says=sentences.waterfall(numbers),
         about="Each bar is the mean of the typical steps: those in the middle half by duration. "
-        "Its parts sum to the step. All but compute is time in which the rank was blocked."
+        "Its parts sum to the step. In all parts except compute the rank was blocked."
         + sentences.left_out(numbers["waterfall"]["left_out"]),
         legend=legend, after=tables.html(tables.waterfall(numbers), NUMBERS),
     )  # fmt: skip
@@ -159,7 +159,7 @@ def _strips(numbers: schema.Report) -> list[str]:
                 f"strip-{one['kind']}", spec, height=height,
                 heading=f"{heading}: number {one['step']}",
                 says=sentences.strip(one, numbers),
-                about="Three lanes a rank: it computes, it is blocked in communication, and the "
+                about="Three lanes per rank: it computes, it is blocked in communication, and its "
                 "engine communicates. Communication below compute is hidden."
                 + sentences.left_out(one["left_out"]),
                 legend=[(name, colour) for name, colour in figures.LANES],
@@ -187,7 +187,7 @@ def _fusion(numbers: schema.Report) -> str:
         "fusion", spec, height=height, heading="How tensors were fused",
         says=sentences.fusion(numbers),
         about="Why batches were closed. full: the next tensor did not fit; cycle: the cycle time "
-        "was over; blocked: a rank waited for a result; step done: nothing else was to come.",
+        "had passed; blocked: a rank waited for a result; step done: no more tensors were due.",
         legend=legend, after=tables.html(tables.fusion(numbers), NUMBERS),
     )  # fmt: skip
 

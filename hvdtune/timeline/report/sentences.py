@@ -1,4 +1,4 @@
-"""What each picture and table of a report says, in a sentence or two."""
+"""The sentence or two beside each picture and table of a report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 
 from hvdtune.timeline import schema, words
 
-#: A part of the step from this share on is worth naming.
+#: A part of the step is named from this share on.
 WORTH_NAMING = 0.03
 #: Waiting for late ranks is worth a sentence from this share of the step on.
 LATE = 0.02
-#: The findings about ranks that the others wait for, and how many of them are told.
+#: The findings about ranks that the others wait for, and how many of them are mentioned.
 LATE_RANKS = ("persistent straggler", "transient straggler", "recurring straggler", "stalled rank")
 MOST_LATE = 3
 
@@ -39,7 +39,7 @@ def warnings(numbers: schema.Report) -> list[str]:
     if not numbers["steps"]["count"]:
         found.append(
             "No training step was recognised in this recording, so nothing can be said about "
-            "steps. Steps are recognised by the optimizer's marks, or by tensors that come again; "
+            "steps. Steps are recognised by the optimizer's marks, or by tensors that repeat: "
             "record longer, or record a loop that submits the same tensors."
         )
     if numbers["start"]:
@@ -47,27 +47,27 @@ def warnings(numbers: schema.Report) -> list[str]:
     missing = quality["ranks_missing"]
     if missing:
         found.append(
-            f"{words.ranks(missing).capitalize()} of {one['ranks']} are missing: their files were "
-            "not found beside this one. Give all files, or gather them and run: hvdtune timeline "
-            "merge. What is said about late ranks holds only for those that are here."
+            f"No recording of {words.ranks(missing)} (of {one['ranks']}) was found beside this "
+            "file. Give all files, or gather them and run: hvdtune timeline merge. Statements "
+            "about late ranks cover only the ranks that are here."
         )
     if quality["incomplete_ranks"]:
         found.append(
-            f"The recording of {words.ranks(quality['incomplete_ranks'])} has not ended in order: "
-            "the job is still running, or was killed. The report shows what is there."
+            f"The recording of {words.ranks(quality['incomplete_ranks'])} is incomplete: the job "
+            "is still running, or was killed. The report covers the part that was recorded."
         )
     cut_off = quality["cut_off"]
     if cut_off:
         rank, why = min(cut_off.items(), key=lambda item: int(item[0]))
         found.append(
-            f"The recording of {words.ranks(sorted(map(int, cut_off)))} was cut off, of rank "
-            f"{rank} {why}. The report shows what is there."
+            f"The recording of {words.ranks(sorted(map(int, cut_off)))} was cut off (rank {rank}: "
+            f"{why}). The report covers the part that was recorded."
         )
     lost = sum(quality["dropped"].values())
     if lost:
         found.append(
-            f"{words.number(lost, 'record')} were lost: what is said about the "
-            "steps concerned is not whole."
+            f"The recording lacks {words.number(lost, 'record')} that were lost: statements about "
+            "the steps concerned are incomplete."
         )
     return found
 
@@ -81,7 +81,7 @@ def spread(steps: schema.Steps) -> str:
 
 
 def waterfall(numbers: schema.Report) -> str:
-    """What takes the typical step."""
+    """What a typical step consists of."""
     found = numbers["waterfall"]
     typical, mean = found["typical"], found["mean"]
     if not typical or not mean or not typical["step_s"]:
@@ -103,7 +103,7 @@ def waterfall(numbers: schema.Report) -> str:
 
 
 def _mean(parts: list[schema.Part], typical: schema.Bar, mean: schema.Bar) -> str:
-    """What makes the mean of all steps longer than the typical step, if it is."""
+    """Why the mean of all steps is longer than the typical step, if it is."""
     longer = mean["step_s"] - typical["step_s"]
     if longer < WORTH_NAMING * typical["step_s"]:
         return ""
@@ -119,39 +119,39 @@ def _mean(parts: list[schema.Part], typical: schema.Bar, mean: schema.Bar) -> st
 
 
 def gain(finding: schema.Finding) -> str:
-    """What a finding is expected to save, and the least and the most: `27 % (20–33 %)`."""
+    """The share that a finding may save, with the least and the most: `27 % (20–33 %)`."""
     return f"{words.percent(finding['gain'])} ({words.percent_between(*finding['interval'])})"
 
 
 def lateness(numbers: schema.Report) -> str:
-    """Who is late, as the findings have it; nobody is named whom they do not hold responsible."""
+    """Which ranks are late according to the findings. It names only ranks that these blame."""
     told = [one for one in numbers["findings"] if one["kind"] in LATE_RANKS]
     if told:
         return " ".join(dict.fromkeys(_late_ranks(one, numbers) for one in told[:MOST_LATE]))
     mean = numbers["waterfall"]["mean"]
     waited = mean["parts_s"]["skew_wait_s"] if mean else 0.0
-    by = f"{words.seconds(waited)} of a step, on average, is waiting for whichever is last"
+    by = f"on average, ranks wait {words.seconds(waited)} of a step for the last one"
     if any(one["kind"] == "ranks take turns" for one in numbers["findings"]):
         return f"No rank in particular is late: the ranks take turns, and {by}."
     for one in numbers["findings"]:
         if ranks := str(one["evidence"].get("late_ranks", "")):
             late = words.ranks(map(int, ranks.split(","))).capitalize()
             return (
-                f"{late} are late by an operation that the others have no part in: "
-                f"{words.seconds(waited)} of a step, on average, is waiting for late ranks."
+                f"{late} are late because of an operation without the others: on average, ranks "
+                f"wait {words.seconds(waited)} of a step for late ranks."
             )
     real = [one for one in numbers["stragglers"] if one["kind"]]
     if real and any(one["kind"] == "CPUs taken" for one in numbers["findings"]):
-        return f"Who comes last depends on who gets a CPU that others have: {by}."
+        return f"Other programs take CPUs, and that decides which rank is last: {by}."
     if real:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."
     if waited >= LATE * (numbers["overlap"]["step_s"] or 0.0):
-        return f"No rank is late more often than chance makes it: {by}."
+        return f"No rank is late more often than chance explains: {by}."
     return "No rank is late by much: the ranks reach communication at about the same time."
 
 
 def _late_ranks(one: schema.Finding, numbers: schema.Report) -> str:
-    """Of a finding about ranks."""
+    """The sentence about one such finding."""
     evidence = one["evidence"]
     if "ranks" in evidence:
         late = words.seconds(_value(one, "late_ms") / 1e3)
@@ -165,24 +165,24 @@ def _late_ranks(one: schema.Finding, numbers: schema.Report) -> str:
 
 
 def _value(finding: schema.Finding, name: str) -> float:
-    """A number of its evidence."""
+    """A number from the finding's evidence."""
     return float(finding["evidence"][name] or 0.0)
 
 
 def _straggler(row: schema.Straggler) -> str:
-    """Of a row of the stragglers."""
+    """The sentence about a row of the stragglers."""
     where = f" ({row['host']})" if row["host"] else ""
     late = words.seconds(row["typical_late_s"])
     if row["kind"] == "persistent":
         return f"Rank {row['rank']}{where} is late throughout: {late} in a typical step."
     if row["kind"] == "recurring":
-        often = f"every {row['period']} steps" if row["period"] else "again and again"
+        often = f"every {row['period']} steps" if row["period"] else "repeatedly"
         return f"Rank {row['rank']}{where} is late {often}, by {late}."
     if row["from_step"] == row["to_step"]:
         return f"Rank {row['rank']}{where} is late in step {row['from_step']}: {late}."
     return (
         f"Rank {row['rank']}{where} is late from step {row['from_step']} to "
-        f"{row['to_step']}: {late} in a typical one of these."
+        f"{row['to_step']}: {late} in a typical step of these."
     )
 
 
@@ -206,7 +206,7 @@ def strip(one: schema.Strip, numbers: schema.Report) -> str:
     return (
         f"Step {one['step']} took {words.seconds(duration)}, {times} times the median: the slowest "
         "of this recording"
-        + (", its first steps aside." if numbers["steps"]["count"] > 12 else ".")
+        + (", not counting its first steps." if numbers["steps"]["count"] > 12 else ".")
     )
 
 
@@ -228,15 +228,16 @@ def fusion(numbers: schema.Report) -> str:
     total = sum(reasons.values())
     tensors, batches = found["tensors_per_batch"], found["batches_per_step"]
     text = (
-        f"{words.count(batches)} {'batch' if batches == 1 else 'batches'} a step, in the median "
-        f"one {words.count(tensors)} {'tensor' if tensors == 1 else 'tensors'} and "
+        f"{words.count(batches)} {'batch' if batches == 1 else 'batches'} a step; the median "
+        f"batch has {words.count(tensors)} {'tensor' if tensors == 1 else 'tensors'} and "
         f"{words.size(found['bytes_per_batch'])}"
     )
     if found["fill"] is not None:
         text += f" ({words.percent(found['fill'])} of the threshold)"
     if total:
         most = max(reasons, key=lambda reason: reasons[reason])
-        text += f". Most were closed as “{most}” ({words.percent(reasons[most] / total)})"
+        text += f". The most frequent reason for closing one is “{most}” "
+        text += f"({words.percent(reasons[most] / total)})"
     return text + "."
 
 
@@ -262,8 +263,8 @@ def unknown_ranks(numbers: schema.Report) -> str:
     if all(one["ranks"] for one in numbers["sizes"]):
         return ""
     return (
-        "Where no number of ranks is given, no bus bandwidth can be: the recording does not say "
-        "who is in that process set."
+        "Rows without a number of ranks have no bus bandwidth: the recording does not say which "
+        "ranks are in that process set."
     )
 
 
@@ -281,12 +282,14 @@ def roofline(numbers: schema.Report) -> str:
 
 
 def settings(numbers: schema.Report) -> str:
-    """How many are not the default."""
+    """How many settings differ from the default."""
     changed = sum(one["changed"] for one in numbers["settings"])
     moved = sum(one["moved"] for one in numbers["settings"])
-    text = f"{changed} of {len(numbers['settings'])} are not the default." if changed else (
-        "All are the default."
-    )  # fmt: skip
+    text = (
+        f"{changed} of {len(numbers['settings'])} differ from the default."
+        if changed
+        else "All have their default values."
+    )
     return text + (f" {moved} changed while the job ran." if moved else "")
 
 
@@ -302,20 +305,20 @@ def quality(numbers: schema.Report) -> list[str]:
     if one["ranks_recorded"] > 1:
         text = f"Clocks of the ranks agree within {words.seconds(one['clock_bound_s'])}."
         if one["skew_below_clock_bound"]:
-            text += " Typical lateness is less than that: who was late cannot be told from it."
+            text += " Typical lateness is less than that, so it does not show which rank was late."
         found.append(text)
     origin = {
         "marks": "marks of the optimizer",
-        "names": "tensors that come again by name",
+        "names": "names of tensors that repeat",
         "sizes": "sizes of tensors that repeat",
     }.get(one["steps_from"])
     if origin:
         text = f"Steps were found by {origin}"
         if one["steps_from"] == "marks":
-            text += ", so that the first is not counted: nothing marks its begin"
+            text += ". The first step is not counted: nothing marks its beginning"
         ignored = one["steps_ignored"]
         found.append(
-            f"{text}; {ignored} were not whole and are left out." if ignored else text + "."
+            f"{text}; {ignored} were incomplete and are left out." if ignored else f"{text}."
         )
     share = one["recording_overhead_share"]
     how = f"about {words.percent(share)}" if share >= 0.001 else "less than 0.1 %"
@@ -325,7 +328,7 @@ def quality(numbers: schema.Report) -> list[str]:
 
 def left_out(count: int) -> str:
     """A remark that not all ranks are drawn."""
-    return f" {words.number(count, 'further rank')} not drawn." if count else ""
+    return f" Not drawn: {words.number(count, 'more rank')}." if count else ""
 
 
 def _and(items: list[str]) -> str:

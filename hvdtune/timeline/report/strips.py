@@ -18,7 +18,7 @@ MOST_RANKS = 8
 MOST_SPANS = 250  # of one lane
 #: Gaps shorter than this share of the step cannot be seen; the spans beside them are joined.
 SMALLEST = 1 / 1500
-#: A slowest step that is not slower than this is no bad step.
+#: The slowest step is a bad step if it takes at least this many times the typical one.
 BAD = 1.1
 WARM_UP = 3
 
@@ -59,7 +59,7 @@ def _strip(analysis: Analysis, kind: str, step: int, length: float) -> schema.St
 
 
 def _shown_ranks(analysis: Analysis, rows: pd.DataFrame) -> list[int]:
-    """All, or those who were late most, and the first of the others to compare with."""
+    """All ranks. If there are too many, the latest ones, and the first of the others to compare."""
     present = [int(rank) for rank in rows.index]
     if len(present) <= MOST_RANKS:
         return present
@@ -95,7 +95,7 @@ def _lanes(
 def _within(
     table: np.ndarray, origin_ns: int, window: tuple[float, float]
 ) -> list[tuple[float, float, int]]:
-    """The records that touch the window (s from the origin): begin, end, cut to it, and place."""
+    """The records that overlap the window (s from the origin): begin and end in it, index."""
     begins = (table["begin"] - origin_ns) * 1e-9
     ends = (table["end"] - origin_ns) * 1e-9
     places = np.flatnonzero((ends > window[0]) & (begins < window[1]))

@@ -36,7 +36,7 @@ class Table:
 
 
 def cell(name: str, value: Any) -> str:
-    """A value in the unit that the end of its name says."""
+    """A value in the unit at the end of its name."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -74,7 +74,7 @@ def waterfall(numbers: schema.Report) -> Table:
     ]
     total = ("the step", words.milliseconds(step), words.percent(1.0 if step else None),
              *(words.milliseconds(one["step_s"]) for one in bars))  # fmt: skip
-    hidden = ("communication hidden behind compute", words.milliseconds(typical["overlapped_s"]),
+    hidden = ("communication hidden by compute", words.milliseconds(typical["overlapped_s"]),
               "", *(words.milliseconds(one["overlapped_s"]) for one in bars))  # fmt: skip
     head = (
         "ms",
@@ -124,7 +124,7 @@ def lateness(numbers: schema.Report) -> Table:
 
 
 def stragglers(numbers: schema.Report) -> Table:
-    """Who was last how often, and what it cost."""
+    """How often each rank was last, and what that cost."""
     rows = [
         (
             f"rank {one['rank']}" + (f" on {one['host']}" if one["host"] else ""),
@@ -188,7 +188,7 @@ def sizes(numbers: schema.Report) -> Table:
 
 
 def stalls(numbers: schema.Report) -> Table:
-    """When somebody waited for long, and for whom."""
+    """Long waits, and the rank that each was for."""
     rows = [
         (
             _step(one),
@@ -202,7 +202,7 @@ def stalls(numbers: schema.Report) -> Table:
 
 
 def tuning(numbers: schema.Report) -> Table:
-    """What the autotuner decided, and when settings changed."""
+    """The autotuner's decisions, and when settings changed."""
     rows = [
         (
             _step(one),
@@ -216,7 +216,7 @@ def tuning(numbers: schema.Report) -> Table:
 
 
 def settings(numbers: schema.Report) -> Table:
-    """Settings in force at the end; those that are not the default are marked."""
+    """Settings in force at the end; those that differ from the default are marked."""
     rows = [
         (
             one["name"],
@@ -232,7 +232,7 @@ def settings(numbers: schema.Report) -> Table:
 
 
 def tensors(numbers: schema.Report) -> Table:
-    """The tensors that were waited for most."""
+    """The tensors that ranks waited for most."""
     rows = [
         (
             words.shortened(str(one["name"])),
@@ -249,7 +249,7 @@ def tensors(numbers: schema.Report) -> Table:
 
 
 def owners(numbers: schema.Report) -> Table:
-    """Whose the operations of a step are, and what each of them costs."""
+    """Which call of the program each operation of a step is, and what it costs."""
     rows = [
         (
             str(one["call"]),
@@ -270,7 +270,7 @@ def owners(numbers: schema.Report) -> Table:
 
 
 def value_words(value: Any, name: str = "") -> str:
-    """A setting's value, sizes also in MiB; `-` where there is none."""
+    """A setting's value, sizes also in MiB; `-` if there is none."""
     from hvdtune.settings.knobs import KNOBS
 
     if value is None or value == "":
@@ -284,7 +284,7 @@ def value_words(value: Any, name: str = "") -> str:
 
 
 def html(table: Table, summary: str = "", folds: str = "always") -> str:
-    """The table on a page; folded behind `summary` if that is given, as pages.folded says."""
+    """The table on a page; folded under `summary` if that is given, see pages.folded."""
     from hvdtune import pages
 
     return pages.table(

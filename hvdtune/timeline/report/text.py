@@ -37,7 +37,7 @@ def text(numbers: schema.Report) -> str:
     changed = [one for one in numbers["settings"] if one["changed"]]
     if changed:
         pairs = (f"{one['name']}={tables.value_words(one['value'])}" for one in changed)
-        parts.append(_wrapped("Settings that are not the default: " + ", ".join(pairs)))
+        parts.append(_wrapped("Settings that differ from the default: " + ", ".join(pairs)))
     parts.append(_wrapped("Trust: " + " ".join(sentences.quality(numbers))))
     return "\n\n".join(parts)
 
@@ -46,9 +46,9 @@ def _about_steps(numbers: schema.Report) -> list[str]:
     one, overlap = numbers["steps"], numbers["overlap"]
     ideal = (
         f"Steps: median {words.seconds(one['median_s'])}, {sentences.spread(one)} for nine of ten; "
-        f"blocked in communication {words.percent(overlap['exposed_share'])}; of communication "
-        f"{words.percent(overlap['overlap_share'])} is hidden. A step takes "
-        f"{words.seconds(overlap['step_s'])} on average, with free communication it would take "
+        f"blocked in communication {words.percent(overlap['exposed_share'])}; "
+        f"{words.percent(overlap['overlap_share'])} of communication is hidden. A step takes "
+        f"{words.seconds(overlap['step_s'])} on average; with free communication it would take "
         f"{words.seconds(overlap['ideal_free_communication_s'])}, without late ranks "
         f"{words.seconds(overlap['ideal_no_skew_s'])}."
     )

@@ -1,8 +1,9 @@
 """Ends a recording: joins the ranks' files into rank 0's, and adds what trace viewers show.
 
-`python -m hvdtune.timeline.viewers.finish t.json` runs when a job is over; again, it does nothing.
-What was recorded is never at risk: the joined file replaces rank 0's when it is complete and on the
-disk, and only then the other ranks' files go. Whatever fails leaves all files as they were.
+`python -m hvdtune.timeline.viewers.finish t.json` runs when a job is over; a second run does
+nothing. The recording is never at risk: the joined file replaces rank 0's when it is complete and
+on the disk, and only then are the other ranks' files removed. If anything fails, all files stay as
+they were.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from hvdtune.timeline.record.load import assemble, read_sibling, siblings
 from hvdtune.timeline.viewers.joined_file import mode_of, records_of, remove_parts, write_trace
 from hvdtune.timeline.viewers.view import MOST_EVENTS, view
 
-#: How long to wait for ranks that still write when rank 0 is done, seconds.
+#: How long to wait for ranks that are still writing when rank 0 is done, seconds.
 PATIENCE = 5.0
-#: Of a rank on another host nothing is known but when it last wrote; seconds.
+#: A rank on another host counts as ended if it has not written for this long, seconds.
 SILENT_FOR = 60.0
 
 
 def finish(path: str | Path, patience: float = PATIENCE, most_events: int = MOST_EVENTS) -> bool:
     """Join `path` (rank 0's file, or the name with .gz that it should get) with its siblings.
 
-    Returns whether there was something to do. A sibling that may still be written to is joined
-    too, and stays beside the result; finishing once more takes up the rest of it. Raises
-    TimelineError (a sentence) if `path` is no recording or is still being written to, OSError if
-    a file cannot be read or written; then nothing has changed.
+    Returns whether there was something to do. A sibling that may still be written to is joined,
+    too, but stays beside the result; finishing once more adds the rest of it. Raises TimelineError
+    (a sentence) if `path` is not a recording or is still being written to, OSError if a file cannot
+    be read or written; then nothing has changed.
     """
     result = Path(path)
     source = result
@@ -114,7 +115,7 @@ def _alive(who: Identity, path: Path) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a process is only left because its parent has not asked for its status yet."""
+    """Whether a process has ended and only waits for its parent to read its status."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -131,7 +132,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One at a time: who waited finds what the other made of it."""
+    """Only one process at a time; the next one finds the result of the one before."""
     while True:
         file = os.open(path, os.O_RDONLY)
         try:
@@ -148,8 +149,8 @@ def _locked(path: Path) -> Iterator[None]:
         finally:
             os.close(file)
         if not path.exists():
-            # Compressed meanwhile: nothing is left to do, and whoever asks for it will see.
-            raise TimelineError(f"{path} is gone: it has been joined meanwhile")
+            # Compressed meanwhile: nothing is left to do.
+            raise TimelineError(f"{path} is gone: another process has joined it meanwhile")
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""An elastic job for trace viewers: the recordings of its generations, one behind the other.
+"""An elastic job for trace viewers: the recordings of its generations, one after the other.
 
-A generation has ranks and a clock of its own. Here a process of the job is one process of the
-viewer as long as it lives, whatever its ranks were, and all times are on the clock of the first
+Each generation has its own ranks and clock. Here each process of the job is one process of the
+viewer for its whole life, whatever its ranks were, and all times are on the clock of the first
 generation's rank 0.
 """
 
@@ -25,7 +25,7 @@ from hvdtune.timeline.viewers.trace_events import QUANTUM_NS
 from hvdtune.timeline.viewers.view import View, view
 from hvdtune.timeline.viewers.window import MOST_EVENTS
 
-#: Arrows of a generation have numbers from a multiple of this on.
+#: Each generation's arrows are numbered from a multiple of this.
 _FLOWS = 1 << 40
 _JOB = re.compile(r"(?P<job>.+)-(?P<generation>[0-9]{1,9})(/.*)?")
 
@@ -35,16 +35,16 @@ class _Generation(NamedTuple):
     recording: Recording
     view: View
     offset: int  # to the first one's clock, ns
-    same_clock: bool  # else the hosts' times of day are all there is
+    same_clock: bool  # else only the hosts' times of day connect them
 
     @property
     def rank0(self) -> Identity:
         return self.recording.ranks[0].identity
 
     def began(self) -> tuple[int, str]:
-        """When it had come together, ns of its rank 0's clock, and why, in words.
+        """When it had formed, ns of its rank 0's clock, and why, in words.
 
-        All ranks say so: one that was killed may not have written it yet.
+        All ranks record this, because one that was killed may not have written it yet.
         """
         for one in self.recording.ranks.values():
             for mark in one.marks[one.marks["kind"] == Mark.USER]:
@@ -54,12 +54,12 @@ class _Generation(NamedTuple):
 
 
 def write_generations(paths: Sequence[str | Path], out: str | Path) -> str:
-    """Write what viewers show of an elastic job, as one array of events; sentences about it.
+    """Write an elastic job's events for viewers as one array; returns sentences about it.
 
-    `paths`: rank 0's files of its generations, in any order. A moment GENERATION across all
-    processes says when each has come together and why; of a long job, each shows its last steps.
-    Raises TimelineError if a file is none of one elastic job's, or a generation is given twice;
-    OSError if a file cannot be read or written. Nothing is written then.
+    `paths`: rank 0's files of its generations, in any order. An instant event GENERATION across all
+    processes says when each one formed and why; in a long job, each shows its last steps. Raises
+    TimelineError if the files are not generations of one elastic job, or a generation is given
+    twice; OSError if a file cannot be read or written. Then nothing is written.
     """
     generations = _read(paths)
     rows: dict[tuple[str, int], int] = {}
@@ -121,14 +121,14 @@ def _parsed(one: _Generation) -> Iterator[dict[str, Any]]:
 
 
 def _metadata(one: _Generation) -> Iterator[dict[str, Any]]:
-    """What a view begins with."""
+    """The metadata at the beginning of a view."""
     return itertools.takewhile(lambda event: event["ph"] == "M", _parsed(one))
 
 
 def _events(
     one: _Generation, rows: dict[tuple[str, int], int], zero: int
 ) -> Iterator[dict[str, Any]]:
-    """What is not metadata, in order of time."""
+    """The events that are not metadata, in order of time."""
     shift = (one.view.origin + one.offset - zero) // QUANTUM_NS / 8
     began, text = one.began()
     moment = {

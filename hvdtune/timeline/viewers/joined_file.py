@@ -1,4 +1,4 @@
-"""Writes a file that holds several ranks' recordings and what viewers show of them."""
+"""Writes a file with several ranks' recordings and the events for viewers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from hvdtune.timeline.record.capture_file import VIEW, Lines, parse
 
 
 def write_trace(path: Path, lines: Iterable[str], mode: int = 0o644) -> None:
-    """Write one array, one event a line, compressed if the name ends in .gz.
+    """Write one array, one event per line, compressed if the name ends in .gz.
 
-    `path` is replaced when everything is on the disk, and not touched before; on failure (OSError)
-    nothing is left behind.
+    `path` is replaced only when everything is on the disk; a failure (OSError) leaves nothing.
     """
     path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -41,7 +40,7 @@ def write_trace(path: Path, lines: Iterable[str], mode: int = 0o644) -> None:
 
 
 def remove_parts(path: Path) -> None:
-    """Remove what was left of writing `path` by processes that were killed; nobody may write it."""
+    """Remove what killed processes left of writing `path`; no other process may be writing it."""
     path = Path(os.path.realpath(path))
     for name in glob.glob(f".{glob.escape(path.name)}.*.part", root_dir=path.parent):
         with contextlib.suppress(OSError):
@@ -54,7 +53,7 @@ def mode_of(path: Path) -> int:
 
 
 def records_of(path: Path, ranks: Sequence[int]) -> Iterator[str]:
-    """The recorder's events in a file, of these ranks, as lines of JSON; none made for viewers."""
+    """The recorder's events of these ranks in a file, as lines of JSON; none for viewers."""
     for line in Lines(path):
         for event in parse(line) or ():
             name = event.get("name")
@@ -74,7 +73,7 @@ def _packed(raw, path: Path):  # type: ignore[no-untyped-def]
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[bytes]:
-    """In larger pieces: writing is what costs here."""
+    """The lines in larger pieces: writing is the main cost here."""
     buffer, size, first = ["[\n"], 0, True
     for line in lines:
         if not first:

@@ -1,12 +1,12 @@
-"""PyTorch profiler traces (Kineto, `export_chrome_trace`), put beside a recording on its clock.
+"""PyTorch profiler traces (Kineto, `export_chrome_trace`), merged with a recording on its clock.
 
-Kineto's times are the wall clock: `ts` microseconds behind `baseTimeNanoseconds` since the epoch.
+Kineto's times are on the wall clock: `ts` microseconds after `baseTimeNanoseconds` since the epoch.
 A recording's identity has the wall clock and CLOCK_MONOTONIC at one moment, so for its host
 
     rank 0's time = wall − (started_wall − started) + offset(rank)
 
-which holds as long as the wall clock is not set while the job runs. Which rank a trace is of is
-said by its `distributedInfo`, or by the process id and host that recorded it.
+which is true as long as the wall clock is not set while the job runs. A trace's rank is in its
+`distributedInfo`, or known from the process id and host that recorded it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hvdtune.timeline.record.events import GZIP_MAGIC, TimelineError, load_event
 from hvdtune.timeline.record.layout import RankRecording, Recording
 from hvdtune.timeline.viewers.trace_events import QUANTUM_NS
 
-#: Larger files are refused; unpacked bytes.
+#: Larger files are refused (unpacked bytes).
 MOST_BYTES = 1 << 30
 #: The profiler's threads follow the recording's lanes.
 FIRST_THREAD = 1000
@@ -58,7 +58,8 @@ def is_kineto(path: str | Path) -> bool:
 def read_kineto(path: str | Path) -> KinetoTrace:
     """Read a profile, plain or gzip, cut off or not.
 
-    Raises TimelineError if it is none, is too large, or has no time base (torch before 2.2).
+    Raises TimelineError if it is not a profile, is too large, or has no time base (torch before
+    2.2).
     """
     path = Path(path)
     _check_size(path)
@@ -66,7 +67,7 @@ def read_kineto(path: str | Path) -> KinetoTrace:
     events, problems = load_events(path)
     base = _BASE.search(head)
     if base is None:
-        raise TimelineError(f"{path} does not say what its times count from: it is no profile")
+        raise TimelineError(f"{path} does not say what its times count from: it is not a profile")
     host, rank = _HOST.search(head), _RANK.search(head)
     times = [
         (float(event["ts"]), float(event.get("dur", 0)))
@@ -74,12 +75,12 @@ def read_kineto(path: str | Path) -> KinetoTrace:
         if event["ph"] == "X" and _number(event.get("ts")) and _number(event.get("dur", 0))
     ]
     if not times:
-        raise TimelineError(f"{path} holds no event that has a time")
+        raise TimelineError(f"{path} contains no event with a time")
     base_ns = int(base[1])
     begin = base_ns + int(min(ts for ts, _ in times) * 1000)
     end = base_ns + int(max(ts + dur for ts, dur in times) * 1000)
     if not 0 <= begin <= end < 1 << 62:
-        raise TimelineError(f"{path} is damaged: its times are no times of day")
+        raise TimelineError(f"{path} is damaged: its times are not times of day")
     return KinetoTrace(
         path,
         events,
@@ -93,7 +94,7 @@ def read_kineto(path: str | Path) -> KinetoTrace:
 
 
 def rank_of(trace: KinetoTrace, recording: Recording) -> RankRecording:
-    """The rank whose process was profiled; TimelineError if that cannot be told."""
+    """The rank whose process was profiled; TimelineError if that is unknown."""
     if trace.rank is not None and trace.rank in recording.ranks:
         return recording.ranks[trace.rank]
     pids = {event.get("pid") for event in trace.events if event["ph"] == "X"}
@@ -123,7 +124,7 @@ class Placed:
 
 
 def place(trace: KinetoTrace, recording: Recording, extent: tuple[int, int]) -> Placed:
-    """Put a profile beside a recording; TimelineError if they have no time in common.
+    """Put a profile on a recording's clock; TimelineError if they have no time in common.
 
     `extent`: begin and end of the recording, ns.
     """
@@ -141,7 +142,7 @@ def place(trace: KinetoTrace, recording: Recording, extent: tuple[int, int]) -> 
             f"time in common, the profile is {apart:.3g} s "
             + ("earlier" if end < extent[0] else "later")
         )
-    # The offset at the middle: a profile is short against the drift of clocks.
+    # The offset at the middle is enough: clocks hardly drift during a profile.
     middle = (trace.begin_ns + trace.end_ns) // 2
     shift = _on_rank0(one, recording, middle + to_local) - middle
     return Placed(trace, who.rank, shift, begin, end)
@@ -156,9 +157,9 @@ def _on_rank0(one: RankRecording, recording: Recording, local: int) -> int:
 
 
 def lines(placed: Placed, origin: int, first_flow: int) -> Iterator[str]:
-    """The profile's events as lines of JSON: process = rank, threads behind the recording's lanes.
+    """The profile's events as lines of JSON: process = rank, threads after the recording's lanes.
 
-    `origin`: the rank 0 time that is 0 in the file, ns. Flow ids are numbered from `first_flow`.
+    `origin`: the time of rank 0 that is 0 in the file, ns. Flow ids are numbered from `first_flow`.
     """
     trace = placed.trace
     threads: dict[tuple[str, str], int] = {}
@@ -219,7 +220,7 @@ def _head(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    """Refuse what would not fit into memory, before it is there."""
+    """Refuse a file that would not fit into memory, before reading it."""
     size = 0
     with open(path, "rb") as plain:
         packed = plain.read(2) == GZIP_MAGIC
@@ -233,7 +234,7 @@ def _check_size(path: Path) -> None:
                         "be merged: profile fewer steps"
                     )
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # cut off or damaged: the reader says so
+            return  # cut off or damaged: the reader reports it
 
 
 def _number(value: Any) -> bool:

@@ -23,11 +23,11 @@ from hvdtune.timeline.viewers.trace_events import TraceEvents
 from hvdtune.timeline.viewers.window import Window
 
 LANES = {"steps": 1, "gradients": 2, "negotiation": 3, "queue": 4, "communication": 5}
-PHASES_LANE = 6  # of a rank that has marks of phases
+PHASES_LANE = 6  # for ranks that have marks of phases
 FIRST_WAITING_LANE = 11
 MOST_WAITING_LANES = 64
-#: Length of a bar that stands for a moment: 1 us. Two such bars are at least as far apart, as the
-#: Chrome trace viewer takes anything closer for parts of one another.
+#: Length of a bar that represents a moment: 1 us. Two such bars are at least this far apart,
+#: because the Chrome trace viewer nests anything closer.
 BAR = 8
 INSTANTS = {
     Mark.CYCLE: "CYCLE_START",
@@ -44,11 +44,11 @@ INSTANTS = {
 
 
 def batch_of_tensors(one: RankRecording) -> np.ndarray:
-    """For each of `one.tensors` the index of its batch in `one.batches`, or −1."""
+    """The index in `one.batches` of the batch of each of `one.tensors`, or −1."""
     tensors, batches = one.tensors, one.batches
     low = (batches["serial"] & 0xFFFFFFFF).astype(np.uint32)
     if int(batches["tensors"].sum(dtype=np.int64)) == len(tensors):
-        # Nothing was lost: they follow one another.
+        # No record was lost: the tensors are in the batches' order.
         index = np.repeat(np.arange(len(batches)), batches["tensors"])
         if (low[index] == tensors["batch"]).all():
             return index
@@ -57,7 +57,7 @@ def batch_of_tensors(one: RankRecording) -> np.ndarray:
         order = np.argsort(low, kind="stable")
         at = np.searchsorted(low[order], tensors["batch"]).clip(max=len(batches) - 1)
         index = order[at]
-        # A tensor was submitted before its batch began: not one of another batch of that number.
+        # A batch that began before the submission is another one with the same number.
         right = (low[index] == tensors["batch"]) & (tensors["submitted"] <= batches["begin"][index])
         result[right] = index[right]
     return result
@@ -91,7 +91,7 @@ class RankView:
         self.scheduled = self._scheduled(schedule)
 
     def _scheduled(self, schedule: dict[str, np.ndarray]) -> np.ndarray:
-        """When each batch was closed: rank 0 says so; 0 if that is not known."""
+        """When rank 0 closed each batch; 0 if unknown."""
         serials = schedule["serial"]
         if not len(serials):
             return np.zeros(len(self.batches), np.int64)
@@ -211,7 +211,7 @@ class RankView:
                 if right > left:
                     events.slice(self.rank, LANES["communication"], left, right, f'"{name}"')
             ran = end
-            # Where the tensors' flows meet the batch's bar.
+            # The place at which the tensors' flows meet the batch's bar.
             columns[0][i], columns[3][i] = begin, end
         self.begins, self.ends, self.closed = columns[0], columns[3], scheduled
 
@@ -221,7 +221,7 @@ class RankView:
         right &= submitted < np.array(self.begins, np.int64)[self.batch_of]
         chosen = np.flatnonzero(right)
         chosen = chosen[np.argsort(submitted[chosen], kind="stable")]
-        bar: list[int] = []  # what is submitted within a moment shares a bar
+        bar: list[int] = []  # tensors submitted within a moment share a bar
         ends: dict[int, int] = {}
         for i in chosen.tolist():
             if bar and submitted[i] >= submitted[bar[0]] + 2 * BAR:
@@ -237,7 +237,7 @@ class RankView:
             self._draw_bar(bar, int(submitted[bar[0]]))
 
     def _draw_bar(self, tensors: list[int], q: int) -> None:
-        """Tensors submitted from `q` on, within two bars' length, and their ways to the end."""
+        """Draw tensors submitted within two bars' length from `q` on, with their flows."""
         names = [self.one.names[self.tensors["name"][i]].name for i in tensors]
         label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
         lane = LANES["gradients"]
@@ -258,7 +258,7 @@ class RankView:
         op = KINDS[self.batches["kind"][batch]].upper()
         closed = min(self.closed[batch], begin) if self.scheduled[batch] else begin
         closed = max(closed, submitted)
-        # The process's own: Perfetto would put what has a plain `id` outside of all processes.
+        # An id local to the process: Perfetto shows events with a plain `id` outside all processes.
         track = f'"id2":{{"local":"0x{name + 1:x}"}}'
         identity = f'"cat":"tensor",{track},"pid":{self.rank},"tid":{LANES["gradients"]}'
         size = self.one.names[name].bytes
@@ -278,7 +278,7 @@ class RankView:
             self.events.add(right, TraceEvents.ASYNC_END, "e", f'{identity},"name":{label}')
 
     def ranks_of(self, batch: np.void) -> int:
-        """How many ranks take part in it; 0: not recorded."""
+        """The number of ranks in the batch; 0: not recorded."""
         return self.one.members(int(batch["process_set"]), int(batch["serial"]))
 
     def _draw_counters(self) -> None:
@@ -304,7 +304,7 @@ class RankView:
                 events.counter(self.rank, q, name, f"{float(reading['value']):.9g}")
 
     def _draw_queue(self) -> None:
-        """Tensors and bytes submitted and not complete, where a batch began or ended."""
+        """Draw the tensors and bytes under way whenever a batch begins or ends."""
         sizes = np.array([name.bytes for name in self.one.names] or [0], np.int64)
         submitted = self.tensors["submitted"]
         order = np.argsort(submitted, kind="stable")
@@ -341,7 +341,7 @@ class RankView:
             else:
                 name = INSTANTS.get(Mark(kind)) if kind in Mark._value2member_map_ else None
                 args = {"value": value, "text": text}
-                # Cycles are many: a line through the whole process would hide what is below it.
+                # There are many cycles: lines through the whole process would hide the lanes below.
                 scope = "t" if kind == Mark.CYCLE else "p"
                 name = name or f"MARK {kind}"
                 self.events.instant(self.rank, int(mark["time"]), name, args, scope)
@@ -355,7 +355,7 @@ class RankView:
 def bus_bandwidth(batch: np.void, ranks: int) -> float | None:
     """busbw of a batch in GB/s (1e9): bytes / duration × the operation's factor, as nccl-tests.
 
-    None for one rank, a number of ranks that is not known (0), barriers, failed batches.
+    None for one rank, an unknown number of ranks (0), barriers and failed batches.
     """
     factor = bus_factor(KINDS[batch["kind"]], ranks)
     duration = int(batch["end"]) - int(batch["begin"])
@@ -381,7 +381,7 @@ def _batch_args(batch: np.void, ranks: int) -> dict[str, Any]:
 
 
 def _thresholds(one: RankRecording) -> Any:
-    """Epoch → fusion threshold in bytes, as far as known."""
+    """A function: epoch → fusion threshold in bytes, if known."""
     name = "HOROVOD_FUSION_THRESHOLD"
     start = one.identity.settings.get(name)
     by_epoch: dict[int, Any] = {}

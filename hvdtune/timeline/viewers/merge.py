@@ -1,4 +1,4 @@
-"""Joins files of several hosts, and PyTorch's profiles of the same run, into one on one clock."""
+"""Joins several hosts' files, and PyTorch's profiles of the run, into one on one clock."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hvdtune.timeline.viewers.window import MOST_EVENTS_ASKED_FOR, extent
 
 
 def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
-    """Write `out`: the recordings of all ranks in `paths`, what viewers show of them, and profiles.
+    """Write `out`: the recordings of all ranks in `paths`, events for viewers, and profiles.
 
     The other ranks' files beside rank 0's need not be given. Without `out`, a single recording is
     finished in place. Returns a sentence about what was written. Raises TimelineError if a file is
     neither a recording nor a profile, is of another job, cannot be aligned, or has no time in
-    common with the others; OSError if a file cannot be read or written. Nothing is written then.
+    common with the others; OSError if a file cannot be read or written. Then nothing is written.
     """
     captures = [Path(path) for path in paths if is_capture(path)]
     profiles = [Path(path) for path in paths if Path(path) not in captures]
@@ -33,14 +33,16 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
             raise TimelineError(f"{path} is empty: nothing was recorded")
         if not kineto.is_kineto(path):
             raise TimelineError(
-                f"{path} is neither a recording of hvdtune nor a profile of PyTorch "
+                f"{path} is neither a recording made by hvdtune nor a profile of PyTorch "
                 "(torch.profiler's export_chrome_trace)"
             )
     if not captures:
-        raise TimelineError("no recording of hvdtune is among the files: there is nothing to join")
+        raise TimelineError(
+            "none of the files is a recording made by hvdtune: there is nothing to join"
+        )
     if out is None:
         if len(paths) > 1:
-            raise TimelineError("several files are joined into a new one: give it with -o OUT.json")
+            raise TimelineError("several files are joined into a new one: name it with -o OUT.json")
         return f"{captures[0]}: " + ("joined" if finish(captures[0]) else "was joined already")
     captures = _with_siblings(captures)
     recording = read_files(captures)
@@ -58,7 +60,7 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
 
 
 def write_view(path: str | Path, out: str | Path, steps: tuple[int, int] | None) -> str:
-    """Write only what viewers show of some steps (first, behind the last); a sentence about it."""
+    """Write only the events for viewers of `steps` (first, after the last); a sentence."""
     recording = read_recording(path)
     shown = view(recording, steps)
     write_trace(Path(out), shown.lines)

@@ -1,7 +1,7 @@
-"""Collects Chrome trace events, and puts them into the order in which viewers understand them.
+"""Collects Chrome trace events, and sorts them into the order that viewers need.
 
-Times are whole eighths of a microsecond. Viewers read them as binary fractions of a microsecond,
-so nothing is rounded there, and what nests here still nests there.
+Times are whole eighths of a microsecond. Viewers read them as binary fractions of a microsecond
+without rounding, so events that nest here also nest there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ QUANTUM_NS = 125
 
 
 class TraceEvents:
-    """Collects lines with what they are sorted by.
+    """Collects lines with their sort keys.
 
     `q`: a time as at() gives it. `name`, `args`: JSON texts. `counts`: events per phase (`ph`).
     """
 
-    # What comes first of events at the same time.
+    # The order of events at the same time.
     METADATA, ASYNC_END, SLICE, ASYNC_BEGIN, OTHER, FLOW = range(6)
 
     def __init__(self, origin: int) -> None:
@@ -34,12 +34,12 @@ class TraceEvents:
     def add(self, q: int, order: int, phase: str, rest: str) -> None:
         """An event; `rest` is the inside of its JSON object."""
         self.counts[phase] = self.counts.get(phase, 0) + 1
-        # The number keeps the order of events that are alike: outer before inner.
+        # The number keeps the order of events with equal keys: outer before inner.
         line = f'{{"ph":"{phase}","ts":{q / 8},{rest}}}'
         self.keyed.append((q, order, len(self.keyed), line))
 
     def metadata(self, name: str, pid: int, args: dict[str, Any], tid: int | None = None) -> None:
-        """A name or a position of a process or thread."""
+        """The name or position of a process or thread."""
         thread = "" if tid is None else f'"tid":{tid},'
         line = f'{{"name":"{name}","ph":"M","pid":{pid},{thread}"args":{json.dumps(args)}}}'
         self.keyed.append((-(1 << 62), self.METADATA, len(self.keyed), line))
@@ -53,16 +53,16 @@ class TraceEvents:
     def instant(
         self, pid: int, time: int, name: str, args: dict[str, Any], scope: str = "p"
     ) -> None:
-        """A moment; `time` in nanoseconds."""
+        """An instant event; `time` in nanoseconds."""
         rest = f'"pid":{pid},"tid":{1},"s":"{scope}","name":"{name}"'
         self.add(max(0, self.at(time)), self.OTHER, "i", f'{rest},"args":{json.dumps(args)}')
 
     def counter(self, pid: int, q: int, name: str, value: str) -> None:
-        """A reading."""
+        """A reading of a counter."""
         self.add(q, self.OTHER, "C", f'"pid":{pid},"name":{name},"args":{{"value":{value}}}')
 
     def flow(self, phase: str, q: int, pid: int, tid: int, number: int, name: str) -> None:
-        """A part of an arrow: s, t or f; each lies inside a bar."""
+        """A part of an arrow: s, t or f; each must be inside a bar."""
         ends = ',"bp":"e"' if phase == "f" else ""
         where = f'"pid":{pid},"tid":{tid},"id":{number},"cat":"{name}","name":"{name}"{ends}'
         self.add(q, self.FLOW, phase, where)

@@ -1,10 +1,10 @@
 """What trace viewers show of a recording: Chrome trace events, made from its records.
 
-Each rank is a process, with one thread a lane: its steps, what the framework's threads waited for,
-the gradients it submitted, negotiation, queue, communication. What overlaps in a lane by nature
-(twenty tensors that negotiate at once) is drawn twice: per tensor as asynchronous events, and in
-the lane as one bar behind the other, each beginning where the one before it ended. Flows lead from
-a gradient's submission through its batch to its completion, and from the rank that began a batch
+Each rank is a process, with one thread per lane: its steps, the waits of the framework's threads,
+the gradients that it submitted, negotiation, queue, communication. Things that overlap in a lane
+(twenty tensors that negotiate at the same time) are drawn twice: per tensor as asynchronous events,
+and in the lane as bars in a row, each beginning at the end of the one before. Flows lead from a
+gradient's submission through its batch to its completion, and from the rank that began a batch
 first to the one that began it last.
 """
 
@@ -43,10 +43,10 @@ def view(
 ) -> View:
     """The viewable events of `recording`.
 
-    `steps`: the first step to show and the one behind the last. Raises TimelineError if they were
+    `steps`: the first step to show and the one after the last. Raises TimelineError if they were
     not recorded, or make more than MOST_EVENTS_ASKED_FOR events. Without it, the last whole steps
-    that make at most `most_events`; of a single step that makes more, the last batches that fit.
-    `around`: the whole steps that have a part of this time (begin and end, ns) instead.
+    are shown that make at most `most_events`; if a single step makes more, its last batches that
+    fit. `around`: show the whole steps that have a part of this time (begin and end, ns) instead.
     """
     window = choose_window(recording, steps, most_events, around)
     origin = min((_earliest(one, window) for one in recording.ranks.values()), default=window.begin)
@@ -61,7 +61,7 @@ def view(
 
 
 def _schedule(recording: Recording) -> dict[str, np.ndarray]:
-    """Rank 0's knowledge of when batches were closed, by ascending serial."""
+    """Rank 0's times at which batches were closed, by ascending serial."""
     if 0 not in recording.ranks:
         return {"serial": np.zeros(0, np.uint64), "scheduled": np.zeros(0, np.int64)}
     batches = recording.ranks[0].batches
@@ -70,7 +70,7 @@ def _schedule(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def _earliest(one: RankRecording, window: Window) -> int:
-    """The first moment that is drawn of a rank: submissions lie before the window."""
+    """The first moment that is drawn of a rank: submissions may be before the window."""
     index = batch_of_tensors(one)
     shown = index >= 0
     begins = one.batches["begin"][index[shown]]
@@ -96,7 +96,7 @@ def _describe(recording: Recording, window: Window, origin: int) -> dict[str, An
 
 
 def _flows_across_ranks(recording: Recording, window: Window, events: TraceEvents) -> None:
-    """From the rank that began a batch first to the one that began it last."""
+    """Draw an arrow from the rank that began a batch first to the one that began it last."""
     serials, begins, ranks = [], [], []
     for rank, one in recording.ranks.items():
         batches = one.batches
@@ -124,5 +124,5 @@ def _flow_of_batch(group: list[tuple[int, int]], events: TraceEvents) -> None:
     events.flows += 1
     for i, (q, rank) in enumerate(group):
         phase = "s" if i == 0 else "f" if i == len(group) - 1 else "t"
-        # A step behind the begin, so that it falls into the bar.
+        # One unit after the beginning, so that it is within the bar.
         events.flow(phase, q + 1, rank, LANES["communication"], events.flows, "batch")

@@ -1,4 +1,4 @@
-"""Which part of a recording viewers are shown: whole steps, as many as they can take."""
+"""The part of a recording that viewers show: whole steps, as many as viewers can handle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import Mark, Recording
 
-#: Events that are made unless asked otherwise, and the most that are made at all.
+#: The most events by default, and the most that a user can ask for.
 MOST_EVENTS = 300_000
 MOST_EVENTS_ASKED_FOR = 3_000_000
 
@@ -34,7 +34,7 @@ class Window:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """A sentence about the window, for people."""
         if self.whole:
             return "The whole recording is shown."
         if self.first:
@@ -49,7 +49,7 @@ def choose_window(
     most_events: int,
     around: tuple[int, int] | None = None,
 ) -> Window:
-    """What view() shows; `around`: the whole steps that have a part of this time, ns."""
+    """The window of view(); `around`: the whole steps that have a part of this time, ns."""
     begin, end = extent(recording)
     bounds = step_bounds(recording)
     last_step = int(bounds[-1, 0]) if len(bounds) else 0
@@ -66,7 +66,7 @@ def choose_window(
         return Window(begin, end, first, last_step, last_step, whole=True)
     behind = np.append(np.cumsum(costs[::-1])[::-1], 0)  # events from each time on
     if len(bounds):
-        # What follows the last step is shown too, where it fits.
+        # Events after the last step are shown, too, if they fit.
         for upto in (end, int(bounds[-1, 2])):
             rest = behind[np.searchsorted(times, upto)]
             cost = behind[np.searchsorted(times, bounds[:, 1])] - rest
@@ -86,14 +86,14 @@ def parse_steps(text: str) -> tuple[int, int]:
         if steps[0] < steps[1]:
             return steps
     raise ValueError(
-        f"--steps {text} is not accepted: give the first step and the one behind the last, such "
-        "as 100:120, or 100: for all from there on"
+        f"--steps {text} is not accepted: give the first step and the one after the last, such "
+        "as 100:120, or 100: for all from step 100 on"
     )
 
 
 def step_bounds(recording: Recording) -> np.ndarray:
-    """[step, begin, end] of every step, ns: from the first rank's end of the step before it (or
-    the begin of the recording) to the last rank's end. Empty without step marks."""
+    """[step, begin, end] of every step, ns: from the first rank's end of the step before it (or the
+    start of the recording) to the last rank's end. Empty without step marks."""
     parts = []
     for one in recording.ranks.values():
         marks = one.marks[one.marks["kind"] == Mark.STEP]
@@ -147,7 +147,7 @@ def extent(recording: Recording) -> tuple[int, int]:
 
 
 def _costs(recording: Recording) -> tuple[np.ndarray, np.ndarray]:
-    """Times, ascending, and how many events are made of what happened at each."""
+    """Times, ascending, and how many events are made for each."""
     times, costs = [], []
     for one in recording.ranks.values():
         times.append(one.batches["begin"])
