@@ -235,7 +235,7 @@ void Coordination::on_all_ready(const TensorEntry& entry, Nanos time) {
 /// must count as arrived.
 void Coordination::on_absent(const TensorEntry& entry, std::size_t ranks) {
   if (entry.slot == wire::kNoSlot || job_.session.across_hosts())
-    return;  // across hosts the rounds are not used
+    return;  // only the set of all ranks has absent ones
   job_.arena.slot_round(entry.slot)
       .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
 }
