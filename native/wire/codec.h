@@ -68,7 +68,8 @@ class Decoder {
   /// so that a corrupt count cannot cause a huge allocation.
   std::uint32_t get_count(std::size_t element_bytes) {
     const auto count = get<std::uint32_t>();
-    if (count > rest_.size() / element_bytes) throw DecodeError("message has fewer elements than it says");
+    if (count > rest_.size() / element_bytes)
+      throw DecodeError("message has fewer elements than it says");
     return count;
   }
 

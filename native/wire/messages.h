@@ -101,9 +101,9 @@ enum class ScheduleType : std::uint8_t {
   kShutdown = 6,    ///< the job ends here
   kAddProcessSet = 7,
   kRemoveProcessSet = 8,  ///< operations queued in it fail
-  kJoined = 9,            ///< all ranks have joined; all contribute their own data again from here on
-  kTimeline = 10,         ///< a recording begins or ends here
-  kInterrupt = 11,        ///< a rank that is finished with a later batch must check: Engine::interrupt()
+  kJoined = 9,      ///< all ranks have joined; all contribute their own data again from here on
+  kTimeline = 10,   ///< a recording begins or ends here
+  kInterrupt = 11,  ///< a rank that is finished with a later batch must check: Engine::interrupt()
 };
 
 /// Why a batch was closed: the answer to "why was it this small?".

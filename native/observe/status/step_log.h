@@ -68,7 +68,7 @@ class StepLog {
   /// After this many tensors without a name in a row, names are no longer expected.
   static constexpr std::int64_t kUnnamedInARow = 1024;
 
-  // The coordinator's side.
+  // Used only by the coordinator.
   std::unordered_set<std::string> seen_;  // of this step, not only known by the caller's records
   StepRecord current_;
   StepRecord last_;

@@ -74,7 +74,8 @@ bool Blame::is_lasting(int who, std::uint64_t step) {
   return step - suspected_.until_step >= spells.patience;
 }
 
-/// Number of the last kWindow steps that it held up. std::size_t Blame::held_up_by(int who) const {
+/// Number of the last kWindow steps that it held up.
+std::size_t Blame::held_up_by(int who) const {
   std::size_t times = 0;
   for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
     times += ago(i).counts && ago(i).who == who ? 1 : 0;

@@ -25,7 +25,7 @@ struct StragglerOptions {
 struct StragglerNotice {
   bool begins = true;
   int who = 0;                   ///< the number of a rank, or of a host
-  Nanos late = 0;                ///< what it costs a step, median
+  Nanos late = 0;                ///< its cost per step, median
   double share = 0;              ///< the same as a share of the step's duration, median
   std::uint64_t since_step = 0;  ///< the first of the steps it held up
   Nanos since = 0;               ///< when that step ended

@@ -469,7 +469,8 @@ void Bridge::take_at_hub(int number, const News& news) {
   switch (news.type) {
     case NewsType::kAnnounce: {
       MessageRing& ring = announcements_[news.number];
-      if (news.bytes.size() > ring.max_record()) throw wire::DecodeError("a message that is too long");
+      if (news.bytes.size() > ring.max_record())
+        throw wire::DecodeError("a message that is too long");
       std::deque<std::string>& backlog = backlog_[news.number];
       if (!backlog.empty() || !ring.push(news.bytes)) backlog.emplace_back(news.bytes);
       backlogged_ |= !backlog.empty();
