@@ -370,8 +370,7 @@ HVD_DEVICE void reduce(const ReduceWork& work) {
   }
 }
 
-// ---- reducing data that other GPUs supply meanwhile
-// ----------------------------------------------
+// ---- reducing data that other GPUs supply meanwhile --------------------------------------------
 
 /// A thread on any GPU that sees `value` also sees everything written before.
 HVD_DEVICE void announce(KernelSize place, KernelSize value) {

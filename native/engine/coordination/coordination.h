@@ -92,7 +92,7 @@ class Coordination final : private CoordinatorObserver {
   StallWatch stalls_;
   StepWatch step_watch_;
   std::vector<MessageRing> announcements_;  // by rank
-  std::vector<bool> other_clock_;           // by rank: whether its clock is another host's
+  std::vector<bool> other_clock_;           // by rank: whether its clock is another one
   std::deque<Unpublished> backlog_;
   std::vector<std::uint64_t> blocked_on_;  // kept for its memory
   std::atomic<std::uint64_t> looks_{0};

@@ -9,12 +9,16 @@ namespace hvdtune::faces::xla {
 /// the compiled program chains the calls with tokens, which the handler skips among arguments and
 /// results.
 ///
-/// Its attributes: name     string, as all ranks know it; of several tensors that are no group each
-/// has a number behind it numbers  int64: as CallNumber in call.h factors  float64: what is
-/// multiplied before and after a reduction splits   int64: rows for each member, then rows from
-/// each; alltoall only, empty for equal parts Errors have the engine's text. Allgather, alltoall
-/// and reducescatter fail if their results do not have the shapes that the program was compiled
-/// with.
+/// Its attributes:
+///     name     string, as all ranks know it; several tensors that are no group each get a number
+///              behind it
+///     numbers  int64: as CallNumber in call.h
+///     factors  float64: multiplied before and after a reduction
+///     splits   int64: rows for each member, then rows from each; alltoall only, empty for equal
+///              parts
+///
+/// Errors have the engine's text. Allgather, alltoall and reducescatter fail if their results do
+/// not have the shapes that the program was compiled with.
 FfiError* call_collective(FfiCallFrame* frame);
 
 }  // namespace hvdtune::faces::xla
