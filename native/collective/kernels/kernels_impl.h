@@ -158,7 +158,7 @@ HVDTUNE_INLINE FloatPair bfloat16_load(Words w) {
 }
 
 /// Rounds to the nearest bfloat16, in the upper half. A NaN needs no special case: a NaN that comes
-/// from bfloat16 numbers, through an operation or none, has a payload that ends in zeros, so that
+/// from bfloat16 numbers, with or without an operation, has a payload that ends in zeros, so that
 /// nothing is carried into its upper half (base/half.h rounds any float).
 HVDTUNE_INLINE Words bfloat16_round(Floats f) {
   const Words bits = (Words)f;

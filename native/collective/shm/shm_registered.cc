@@ -75,7 +75,7 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
   return times;
 }
 
-// ---- who does what ------------------------------------------------------------------------------
+// ---- sharing the work ---------------------------------------------------------------------------
 
 /// Whether the reduction has ended, perhaps long ago: the others need not wait for this member.
 bool ShmRegistered::over() const {
@@ -151,7 +151,7 @@ void ShmRegistered::report_missing(Nanos waited) const {
   if (!missing.empty()) report_(missing, waited);
 }
 
-// ---- where the tensors are ----------------------------------------------------------------------
+// ---- positions of the tensors -------------------------------------------------------------------
 
 /// The position in a member's region, which this makes accessible.
 std::uint64_t ShmRegistered::place_of(const RegisteredTensor& tensor, std::size_t member) {

@@ -290,8 +290,8 @@ bool Coordinator::evict_least_recent() {
   if (!eviction_warned_) {
     eviction_warned_ = true;
     HVD_LOG(kWarning) << "more than " << options_.cache_capacity
-                      << " tensors are in use; descriptions that do not fit the cache travel every "
-                         "time. Raise HOROVOD_CACHE_CAPACITY.";
+                      << " tensors are in use; ranks send descriptions that do not fit the cache "
+                         "every time. Raise HOROVOD_CACHE_CAPACITY.";
   }
   if (victim == recency_.end()) return false;
   evict(**victim);

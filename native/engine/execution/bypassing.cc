@@ -22,7 +22,7 @@ void DeviceExecutor::connect_bypasses(Way& way, Communicator& host) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
       if (host.index() != 0 || std::exchange(told_no_bypass_, true)) continue;
-      const std::string text = std::string("short batches go by NCCL, too: ") + error.what();
+      const std::string text = std::string("short batches also use NCCL: ") + error.what();
       if (bypass_limit_ > 0) {
         HVD_LOG_RANK(kWarning, rank_) << text;
       } else {

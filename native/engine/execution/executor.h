@@ -38,7 +38,7 @@ class Executor {
   void run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered = false,
            bool timed = false);
 
-  /// Of the last batch that was run with `timed`.
+  /// Times of the last batch that was run with `timed`.
   struct BatchTimes {
     Nanos begin = 0;
     PhaseTimes phases;  ///< 0 if nothing was packed

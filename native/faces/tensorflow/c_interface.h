@@ -145,7 +145,7 @@ using Done = std::function<void()>;
 /// this compiler's std::function.
 [[nodiscard]] Done take_done(TF_AsyncOpKernelDoneCallback* callback);
 
-/// A TF_Status of its own, in kOk.
+/// Owns a TF_Status, initially kOk.
 class TfStatus {
  public:
   TfStatus() : status_(tf().NewStatus()) {}

@@ -106,7 +106,7 @@ std::vector<Charge> Blame::charges() const {
   return found;
 }
 
-/// Of the last kWindow steps.
+/// Durations of the last kWindow steps.
 std::vector<Nanos> Blame::durations() const {
   std::vector<Nanos> found;
   for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) found.push_back(ago(i).duration);
