@@ -30,8 +30,8 @@ Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ra
   return submission;
 }
 
-/// Tells the others, to whom it would look like a death; but all know already if a data plane has
-/// refused.
+/// Tells the others why this rank cannot start, which would look like a death to them. If a data
+/// plane has refused, all know the reason already.
 void abort_start(const Job& job, const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   if (own != nullptr && own->kind() == ErrorKind::kInvalidArgument) return;

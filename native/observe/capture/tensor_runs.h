@@ -110,7 +110,7 @@ class TensorRuns {
   bool take(std::size_t tensors, std::size_t bytes, PackedTensors& out);
 
  private:
-  /// Most tensors of a run: limits what take(), which takes whole runs, adds too much.
+  /// Most tensors of a run. take() takes whole runs, so it exceeds its limits by less than this.
   static constexpr std::uint32_t kLongestRun = 1 << 14;
 
   /// Adds one more tensor to the run.
