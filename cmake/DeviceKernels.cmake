@@ -1,8 +1,8 @@
-# The kernels of native/device/kernels/kernels.cu: as text for NVRTC, and compiled for these GPUs
-# where nvcc is found. The binary of a number also runs on GPUs with a higher digit behind it (80 on
-# 86 and 89); NVRTC serves the others.
+# The kernels of native/device/kernels/kernels.cu: as text for NVRTC, and compiled for these GPUs if
+# nvcc is found. A binary also runs on GPUs with the same first digits and a higher last digit (80 on
+# 86 and 89); NVRTC compiles for all others.
 set(HVDTUNE_GPU_ARCHITECTURES 80 90 100)
-option(HVDTUNE_BUILD_CUDA "Compile the GPU kernels where nvcc is found" ON)
+option(HVDTUNE_BUILD_CUDA "Compile the GPU kernels if nvcc is found" ON)
 
 set(HVDTUNE_KERNELS ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernels/kernels.cu)
 set(HVDTUNE_KERNEL_WORK ${CMAKE_CURRENT_SOURCE_DIR}/native/device/kernels/kernel_work.h)
@@ -11,7 +11,7 @@ set(HVDTUNE_HAS_FATBIN 0)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
   ${HVDTUNE_KERNELS} ${HVDTUNE_KERNEL_WORK})
 
-# NVRTC is given one text.
+# NVRTC gets a single text.
 file(READ ${HVDTUNE_KERNELS} HVDTUNE_KERNELS_TEXT)
 file(READ ${HVDTUNE_KERNEL_WORK} work)
 string(REPLACE "#pragma once" "" work "${work}")
@@ -34,7 +34,7 @@ if(HVDTUNE_BUILD_CUDA AND HVDTUNE_NVCC)
       RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(failed)
       file(REMOVE ${HVDTUNE_FATBIN})
-      # An nvcc that is too old, or finds no compiler of the host: NVRTC does it then.
+      # This nvcc is too old, or finds no host compiler: NVRTC compiles the kernels then.
       message(STATUS "GPU kernels: ${HVDTUNE_NVCC} cannot compile them: ${said}")
     endif()
   endif()

@@ -56,7 +56,7 @@ PLANES = (
 )
 #: The largest limit, and the text that a rank prints if no batch bypasses NCCL.
 _BYPASS = {"HVDTUNE_NCCL_BYPASS_LIMIT": str(1 << 20)}
-_NO_BYPASS = "short batches go by NCCL, too"
+_NO_BYPASS = "short batches also use NCCL"
 
 
 def planes_of(machine: Machine, count: int) -> Iterator[Plane]:

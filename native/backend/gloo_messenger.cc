@@ -1,4 +1,4 @@
-// The module that links Gloo (transport/messengers/gloo.h). Built where Gloo is found.
+// The module that links Gloo (transport/messengers/gloo.h). Built if Gloo is found.
 
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
@@ -26,8 +26,8 @@ using std::chrono::milliseconds;
 
 milliseconds to_milliseconds(Nanos time) { return milliseconds(time / kMillisecond); }
 
-/// A store that is no server: every member sets values under keys that end in its number, all of
-/// them as many and in the same order, and wants those of all.
+/// A store without a server: every member sets values under keys that end in its number, equally
+/// many and in the same order on all members, and reads those of all.
 class GatheredStore final : public ::gloo::rendezvous::Store {
  public:
   explicit GatheredStore(const GlooGroup& group) : group_(group) {}
@@ -51,8 +51,8 @@ class GatheredStore final : public ::gloo::rendezvous::Store {
   std::map<std::string, std::string> values_;
 };
 
-/// Gloo can only be waited for, not be asked, and a wait that times out breaks the group. So a
-/// thread waits, for one message after the other, and the caller looks what it has noted.
+/// Gloo offers only waits, no tests, and a wait that times out breaks the group. So a thread waits
+/// for one message after the other, and the caller reads the thread's notes.
 class GlooMessenger final : public Messenger {
  public:
   explicit GlooMessenger(const GlooGroup& group)
@@ -128,7 +128,7 @@ class GlooMessenger final : public Messenger {
     if (messages_.empty()) return true;
     if (problem_.empty()) problem_ = "it was given up";
     abandoned_ = true;
-    // The thread may be just about to wait: an abort that comes too early has no effect.
+    // The thread may be about to wait: an abort before the wait has no effect.
     while (!messages_.empty()) {
       Message& first = messages_.front();
       first.receives ? first.buffer->abortWaitRecv() : first.buffer->abortWaitSend();
@@ -189,7 +189,8 @@ class GlooMessenger final : public Messenger {
       if (problem_.empty()) problem_ = std::move(problem);
       --left_[first.batch];
       ++finished_;
-      // Its memory may be used again, or what was abandoned is closed before it is.
+      // Its memory may be reused now; if the message was abandoned, its connection is closed
+      // before.
       messages_.pop_front();
       done_.notify_all();
     }

@@ -7,7 +7,7 @@
 
 namespace hvdtune {
 
-/// What went wrong, as far as callers treat it differently.
+/// The kinds of errors that callers treat differently.
 enum class ErrorKind : std::uint8_t {
   kOk = 0,
   kInvalidArgument = 1,  ///< the caller's arguments; found locally, other ranks are not involved
@@ -26,7 +26,7 @@ struct Status {
   [[nodiscard]] bool ok() const { return kind == ErrorKind::kOk; }
 };
 
-/// What a user can cause. Bugs are assertions (see check.h), never this.
+/// An error that a user can cause. Bugs are assertions (see check.h), never this.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}

@@ -5,9 +5,9 @@
 
 namespace hvdtune {
 
-// Scalar conversions between float and the two 16-bit formats, on their bits. Rounding is to the
-// nearest, ties to even; what is too large becomes infinity; a NaN stays a (quiet) NaN with the
-// upper bits of its payload: exactly what the F16C instructions do.
+// Scalar conversions between float and the two 16-bit formats, on their bits. They do exactly what
+// the F16C instructions do: they round to the nearest, ties to even; a value that is too large
+// becomes infinity; a NaN stays a (quiet) NaN with the upper bits of its payload.
 //
 // always_inline: these are also used in files compiled for newer CPUs, and an out-of-line copy
 // from there must never be linked into code that runs on any CPU.

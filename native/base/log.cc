@@ -35,7 +35,7 @@ std::string local_time_text() {
   return std::string(seconds.data(), length) + fraction.data();
 }
 
-/// Writes everything unless the descriptor is closed or nobody reads it for a second.
+/// Writes everything, unless the descriptor is closed or nobody reads from it for a second.
 void write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor, text.data(), text.size());

@@ -19,8 +19,8 @@ struct LogOptions {
 /// Process-wide logging. All functions may be called from any thread at any time.
 ///
 /// A line is `[2026-01-31 23:59:59.000123: W file.cc:12] [3]: message`, in local time. Trace, debug
-/// and info go to stdout, the rest to stderr; each message is one write(2), so that lines of
-/// several processes on one terminal do not mix.
+/// and info go to stdout, the rest to stderr; each message is one write(2), so that lines from
+/// several processes do not mix on one terminal.
 class Logger {
  public:
   /// Takes effect for messages that begin after the call.

@@ -5,8 +5,8 @@
 
 namespace hvdtune {
 
-/// What ranks can ask the engine for. The first six move data or wait; the others change who takes
-/// part, and are agreed on in the same way.
+/// What ranks can ask the engine for. The first six move data or wait; the others change which
+/// ranks participate, and the ranks agree on them in the same way.
 enum class OpKind : std::uint8_t {
   kAllreduce = 0,
   kAllgather = 1,

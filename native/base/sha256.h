@@ -7,22 +7,22 @@
 
 namespace hvdtune {
 
-// SHA-256 (FIPS 180-4), HMAC-SHA-256 (RFC 2104), random bytes: what the ranks of a job prove to
-// each other with that they know its secret.
+// SHA-256 (FIPS 180-4), HMAC-SHA-256 (RFC 2104), random bytes. With these the ranks of a job prove
+// to each other that they know its secret.
 //
-// Written out here because nothing else is always there: the C and C++ libraries have no hash of
-// this kind, the kernel's (AF_ALG) is often switched off in containers, and OpenSSL would be the
-// only library that has to be installed before hvdtune can be built. Only messages of a few hundred
-// bytes are hashed, a few times a connection, so it need not be fast. It has no branch and no
+// Written here because no other implementation is always available: the C and C++ libraries have no
+// such hash, the kernel's (AF_ALG) is often disabled in containers, and OpenSSL would be the only
+// library that users must install before they can build hvdtune. The ranks hash only messages of a
+// few hundred bytes, a few times per connection, so it need not be fast. It has no branch and no
 // memory access that depends on the data.
 
 using Digest = std::array<std::uint8_t, 32>;
 
-/// Hashes a message that comes in pieces.
+/// Hashes a message that is added in pieces.
 class Sha256 {
  public:
   Sha256& add(std::string_view bytes);
-  /// Of everything added; once.
+  /// The digest of everything added; call it once.
   Digest finish();
 
  private:
@@ -38,10 +38,10 @@ Digest sha256(std::string_view message);
 
 Digest hmac_sha256(std::string_view key, std::string_view message);
 
-/// Compares without telling by its duration where the first difference is.
+/// Compares in a time that does not reveal where the first difference is.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
-/// Fills `to` with random bytes that nobody can foresee. Throws Error(kAborted) when the kernel has
+/// Fills `to` with random bytes that nobody can foresee. Throws Error(kAborted) if the kernel has
 /// none to give.
 void fill_with_random_bytes(void* to, std::size_t bytes);
 

@@ -22,9 +22,9 @@ struct Range {
   [[nodiscard]] std::size_t middle() const { return begin + (size() + 1) / 2; }
 };
 
-/// What a member holds of a tensor once everybody has halved at all distances below `distance`.
-/// Each tensor is halved by itself: in which parts its products are summed must not depend on what
-/// else is in the batch, that is, on timing.
+/// A member's part of a tensor after all members have halved at all distances below `distance`.
+/// Each tensor is halved separately: the parts in which its products are summed must not depend on
+/// the other tensors of the batch, that is, on timing.
 Range held_by(int member, int distance, std::size_t elements) {
   Range range{0, elements};
   for (int d = 1; d < distance; d *= 2) {
@@ -41,7 +41,7 @@ struct Products {
 };
 constexpr std::size_t kProducts = 3;
 
-/// Several sums side by side: the compiler may not reorder one, but can put these into a vector.
+/// Several sums side by side: the compiler may not reorder a single sum, but can vectorise these.
 template <typename W>
 Products products_of(const W* a, const W* b, std::size_t count) {
   constexpr std::size_t kLanes = 8;
@@ -125,7 +125,7 @@ void store(const double* from, std::size_t count, DType, double scale, std::byte
   store_as<double>(from, count, scale, to, [](double value) { return value; });
 }
 
-/// One call of adasum(). W is the type that is worked in.
+/// One call of adasum(). W is the working type.
 template <typename W>
 class Adasum {
  public:
@@ -147,7 +147,8 @@ class Adasum {
   }
 
  private:
-  /// Of all tensors together. Member 0 has the longer half every time, and so the most of all.
+  /// Elements of all tensors together. Member 0 always has the longer half, and so the most of all
+  /// members.
   [[nodiscard]] std::size_t held_in_all(int member, int distance) const {
     std::size_t sum = 0;
     for (const std::size_t elements : job_.elements) {
@@ -189,8 +190,8 @@ class Adasum {
              });
   }
 
-  /// Calls visit(tensor, part, count, before) for what `member` holds of every tensor: where that
-  /// lies here, and how many elements it holds of the tensors before.
+  /// Calls visit(tensor, part, count, before) for `member`'s part of every tensor: its address
+  /// here, its number of elements, and the number of elements of the earlier tensors' parts.
   template <typename Visit>
   void for_held(int member, int distance, Visit&& visit) const {
     W* first = data_.get();
@@ -203,8 +204,8 @@ class Adasum {
     }
   }
 
-  /// Adds up the parts of the 2 × distance members that hold these two subtrees, in their order:
-  /// all of them get the same bits.
+  /// Adds the parts of the 2 × distance members that hold these two subtrees, in their order, so
+  /// that all get the same bits.
   std::vector<Products> sum_over_group(int distance, const std::vector<Products>& parts) {
     std::vector<std::int64_t> mine;
     for (const Products& part : parts) {

@@ -19,7 +19,7 @@ namespace hvdtune {
 //   a·b      dot product over the whole tensor           float64
 //   |a|²     squared norm over the whole tensor          float64
 //
-// A coefficient is 1 where the squared norm is below sqrt(DBL_MIN): a zero tensor changes nothing.
+// A coefficient is 1 if the squared norm is below sqrt(DBL_MIN): a zero tensor changes nothing.
 
 struct AdasumJob {
   const SegmentList& in;   ///< the tensors, end to end
@@ -30,14 +30,14 @@ struct AdasumJob {
   double postscale = 1.0;
 };
 
-/// The floating-point types. float16 and bfloat16 are worked on in float32 and rounded once.
+/// The floating-point types. float16 and bfloat16 are computed in float32 and rounded once.
 bool adasum_supports(DType dtype);
 
 /// Reduces by recursive halving: at distance d = 1, 2, 4, … members i and i ^ d exchange halves of
-/// what they hold of each tensor, combine them, and keep one half; at the end the parts are
-/// gathered. Members then have sent about twice the tensors' bytes, whatever their number, which
-/// must be a power of two. A tensor's bits do not depend on the others. Collective, with a
-/// Communicator's rules: bitwise equal results everywhere, Error(kAborted).
+/// their part of each tensor, combine them, and keep one half; at the end the parts are gathered.
+/// Each member sends about twice the tensors' bytes, whatever the number of members, which must be
+/// a power of two. A tensor's bits do not depend on the others. Collective, with a Communicator's
+/// rules: bitwise equal results everywhere, Error(kAborted).
 PhaseTimes adasum(Communicator& communicator, const AdasumJob& job);
 
 }  // namespace hvdtune

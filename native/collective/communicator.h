@@ -36,25 +36,25 @@ struct BroadcastJob {
   const SegmentList& out;  ///< same bytes on every member; on the root it may equal `in`
 };
 
-/// Lengths that only the senders know. They travel with the first data, not before them.
+/// Lengths that only the senders know. They are sent with the first data, not before it.
 struct Lengths {
-  /// What this member tells the others; all members tell equally many.
+  /// This member's numbers for the others; all members send equally many.
   const std::vector<std::int64_t>& mine;
-  /// Called once, with the numbers of all members in member order. Makes the job's `out` ready;
-  /// returns AlltoallJob::longest (of no importance to an allgather). What it throws leaves the
-  /// operation, and the other members waiting.
+  /// Called once, with the numbers of all members in member order. Prepares the job's `out`;
+  /// returns AlltoallJob::longest (an allgather ignores it). An exception from it leaves the
+  /// operation, and the other members keep waiting.
   std::function<std::size_t(const std::vector<std::int64_t>& all)> prepare;
 };
 
 struct AllgatherJob {
   const SegmentList& in;
-  const std::vector<SegmentList>& out;  ///< one list a member, as long as that member's `in`
+  const std::vector<SegmentList>& out;  ///< one list per member, as long as that member's `in`
   const Lengths* lengths = nullptr;     ///< when `out` is not known yet
 };
 
 struct AlltoallJob {
-  const std::vector<SegmentList>& in;   ///< what goes to each member
-  const std::vector<SegmentList>& out;  ///< what comes from each member; sizes match the senders'
+  const std::vector<SegmentList>& in;   ///< data for each member
+  const std::vector<SegmentList>& out;  ///< data from each member; sizes match the senders'
   std::size_t longest;                  ///< bytes of the longest message between any two members
   const Lengths* lengths = nullptr;     ///< when `out` and `longest` are not known yet
 };
@@ -70,61 +70,62 @@ struct ReducescatterJob {
 
 struct SendrecvJob {
   int partner;             ///< index of the member that this one exchanges with; it does the same
-  const SegmentList& in;   ///< what the partner gets
-  const SegmentList& out;  ///< what comes from the partner
+  const SegmentList& in;   ///< data for the partner
+  const SegmentList& out;  ///< data from the partner
   std::size_t longest;     ///< bytes of the longest message of all pairs
 };
 
-/// Who keeps a member waiting, and for how long already.
+/// Reports which members keep this one waiting, and for how long already.
 using AbsenceReport = std::function<void(const std::vector<int>& missing, Nanos waited)>;
 
-/// How to write what other members read.
+/// How to write data that other members read.
 enum class Writing : std::uint8_t {
   kMeasured,  ///< whichever is faster at the time
   kCached,    ///< into the cache that they share with this CPU
-  kStreamed,  ///< past the caches
+  kStreamed,  ///< bypassing the caches
 };
 
-/// Which operations of ranks on several hosts go within each host first, and then between hosts.
+/// The operations of ranks on several hosts that run within each host first, and then between
+/// hosts.
 struct Hierarchy {
   bool allreduce = false;
   bool allgather = false;
 };
 
-/// How a communicator goes about it. Sizes in bytes; 0 = its own choice.
+/// Settings of a communicator. Sizes in bytes; 0 = its own choice.
 struct Tuning {
   std::int64_t chunk_size = 0;      ///< largest piece of a message that is worked on at once
   std::int64_t one_shot_limit = 0;  ///< longest message that every member reduces whole
   Writing writing = Writing::kMeasured;
-  /// Where hosts are known; as it is, if it is not said.
+  /// For communicators that know hosts; none = no change.
   std::optional<Hierarchy> hierarchy = {};
 };
 
 class Communicator;
 
-/// The communicators within this member's host, in the order of members, and between hosts: of one
-/// member of each, in the order of hosts (host_columns.h). For who has other memory to reduce in
-/// that way; nothing else goes over them meanwhile.
+/// The communicators within this member's host, in the order of members, and between hosts: with
+/// one member of each, in the order of hosts (host_columns.h). A caller uses them to reduce other
+/// memory in that way; nothing else may use them meanwhile.
 struct HostsFirst {
   Communicator& within;
   Communicator& between;
 };
 
-/// `size()` members, this one's index, and the collectives on their buffers: what a data plane has
-/// to offer: shared memory, sockets, or messages that MPI or Gloo carries.
+/// `size()` members, this one's index, and the collectives on their buffers. Each data plane
+/// implements it: shared memory, sockets, or messages over MPI or Gloo.
 ///
 /// All members call the same operations in the same order with matching sizes; the coordinator's
 /// schedule guarantees it. Calls block until this member's part is done and its output complete;
-/// inputs may be reused then. A communicator belongs to one thread at a time.
-/// Every call throws Error(kAborted) when the job is aborted; outputs are undefined then.
-/// Results are bitwise equal on all members.
+/// inputs may be reused then. A communicator belongs to one thread at a time. Every call throws
+/// Error(kAborted) if the job is aborted; outputs are undefined then. Results are bitwise equal on
+/// all members.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual int index() const = 0;
-  /// What the timeline calls an operation's exchange, e.g. "SHM_ALLREDUCE". Static storage.
+  /// The timeline's name of an operation's exchange, e.g. "SHM_ALLREDUCE". Static storage.
   [[nodiscard]] virtual const char* activity(OpKind kind) const = 0;
 
   virtual PhaseTimes allreduce(const AllreduceJob& job) = 0;
@@ -132,7 +133,7 @@ class Communicator {
   virtual PhaseTimes allgather(const AllgatherJob& job) = 0;
   virtual PhaseTimes alltoall(const AlltoallJob& job) = 0;
   virtual PhaseTimes reducescatter(const ReducescatterJob& job) = 0;
-  /// All members at once, in pairs.
+  /// All members call it at once, in pairs.
   virtual PhaseTimes sendrecv(const SendrecvJob& job) = 0;
   virtual void barrier() = 0;
 
@@ -140,30 +141,31 @@ class Communicator {
   /// how sizes are exchanged before an allgather or alltoall.
   std::vector<std::int64_t> exchange(const std::vector<std::int64_t>& mine);
 
-  /// All members do it at the same place in the schedule.
+  /// All members call it at the same place in the schedule.
   virtual void tune(const Tuning& tuning) = 0;
 
-  /// Where allreduces go within each host first at present and every host has as many members:
-  /// theirs. The same on all members at the same place in the schedule. They live as long as this.
+  /// The communicators of hierarchical allreduces, if allreduces run within each host first at
+  /// present and every host has equally many members. The same on all members at the same place in
+  /// the schedule. They exist as long as this communicator.
   [[nodiscard]] virtual std::optional<HostsFirst> hosts_first() { return {}; }
 
-  /// While this member waits for others it leaves the time in `seen`, now and then; see
-  /// Arena::seen_waiting(). Nothing to do where nobody who shares memory waits for it meanwhile.
+  /// While this member waits for others, it regularly stores the time in `seen`; see
+  /// Arena::seen_waiting(). Does nothing if no rank that shares its memory waits for it meanwhile.
   virtual void show_waiting(std::atomic<Nanos>&) {}
 
-  /// From now on another communicator of its members uses the same buffers. Collective. Nothing to
-  /// do where every communicator has its own.
+  /// From now on another communicator of its members uses the same buffers. Collective. Does
+  /// nothing if every communicator has its own buffers.
   virtual void share_buffers() {}
 
-  /// Whether waited() is to count from 0 on. It costs two looks at the clock for every wait that is
-  /// not over at once.
+  /// Makes waited() count from 0 on, or stops it. Counting costs two reads of the clock for every
+  /// wait that is not over at once.
   virtual void time_waits(bool) {}
-  /// How long this member has waited for others since time_waits(true). 0 where nobody knows.
+  /// How long this member has waited for others since time_waits(true); 0 if it is not known.
   [[nodiscard]] virtual Nanos waited() const { return 0; }
 
-  /// `report(ranks, waited)` is called, within an operation, when `ranks` (global) have kept this
-  /// one waiting for `patience`, and after each further `patience`; by one of the waiting members
-  /// only.
+  /// Calls `report(ranks, waited)`, within an operation, when `ranks` (global) have kept this
+  /// member waiting for `patience`, and after each further `patience`. Only one of the waiting
+  /// members reports.
   virtual void report_absence(Nanos patience, AbsenceReport report) = 0;
 };
 

@@ -25,7 +25,7 @@ void agree(Communicator& control, const CommunicatorSpec& spec,
   const auto member = static_cast<std::size_t>(failed - problems.begin());
   const std::string who = same ? "" : "rank " + std::to_string(spec.members[member]) + ": ";
   try {
-    // Whoever leaves now ends; that must not be the others' reason.
+    // A member that leaves now ends its process; the others must not report that as the reason.
     control.barrier();
   } catch (const Error&) {
   }

@@ -16,8 +16,8 @@ NetworkSizes network_sizes(const Tuning& tuning, const NetworkTraits& traits, st
   };
   const std::size_t standard = std::clamp(kAllChunks / members, kLeastChunk, traits.most_chunk);
   const std::size_t chunk = std::min(chosen(tuning.chunk_size, standard), kLargestChunk);
-  // Sending everything to everybody takes (n-1)(1 - 2/n) times the message's bytes more than
-  // sending shares twice. Two members send the same either way.
+  // A one-shot allreduce sends (n-1)(1 - 2/n) times the message's bytes more than sending shares
+  // twice. Two members send the same either way.
   const std::size_t limit = members <= 2
                                 ? 8 * traits.journey
                                 : traits.journey * members / ((members - 1) * (members - 2));

@@ -6,20 +6,20 @@
 
 namespace hvdtune {
 
-/// How a data plane that sends messages cuts its work up. All in bytes.
+/// The sizes of pieces in a data plane that sends messages, in bytes.
 struct NetworkSizes {
   std::size_t chunk;           ///< whole cache lines
-  std::size_t one_shot_limit;  ///< up to here everybody sends everything to everybody
+  std::size_t one_shot_limit;  ///< up to here every member sends all its data to all others
 };
 
-/// What tells one network from another. In bytes.
+/// Properties of a network, in bytes.
 struct NetworkTraits {
-  std::size_t most_chunk;  ///< where larger chunks stop to pay
-  std::size_t journey;     ///< what a second journey through the network takes, at 1 GB/s
+  std::size_t most_chunk;  ///< larger chunks do not pay
+  std::size_t journey;     ///< the time of a second trip through the network, at 1 GB/s
 };
 
-/// The sizes for `members` members: those of `tuning`, or where it leaves the choice (0) standard
-/// ones.
+/// The sizes for `members` members: those of `tuning`, or standard ones if it leaves the choice
+/// (0).
 NetworkSizes network_sizes(const Tuning& tuning, const NetworkTraits& traits, std::size_t members);
 
 }  // namespace hvdtune

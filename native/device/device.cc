@@ -18,7 +18,7 @@ std::shared_ptr<const Device> Device::open(std::shared_ptr<const CudaDriver> dri
 
 Device::Device(std::shared_ptr<const CudaDriver> driver, int index)
     : driver_(std::move(driver)), index_(index) {
-  int device = 0;  // the driver's name of it; every other function takes this, not the index
+  int device = 0;  // the driver's number of it, which every other function takes, not the index
   driver_->check(driver_->cuDeviceGet(&device, index), "cuDeviceGet");
   char name[256] = {};
   driver_->check(driver_->cuDeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName");
@@ -36,7 +36,7 @@ Device::Device(std::shared_ptr<const CudaDriver> driver, int index)
 }
 
 Device::~Device() {
-  // At the end of a process the driver may have ended before: then this does nothing.
+  // At the end of a process the driver may have ended already: then this does nothing.
   int device = 0;
   if (driver_->cuDeviceGet(&device, index_) == CudaResult::kSuccess) {
     driver_->cuDevicePrimaryCtxRelease(device);
@@ -56,7 +56,7 @@ bool Device::capturing(CudaStream stream) const {
   const Current current(*this);
   CudaCapture capture = CudaCapture::kNone;
   const CudaResult result = driver_->cuStreamIsCapturing(stream, &capture);
-  // Stream 0, and streams that wait for it are captured: it cannot be used, no more than they.
+  // This is stream 0, and streams that wait for it are being captured: it cannot be used either.
   if (result == CudaResult::kStreamCaptureImplicit) return true;
   driver_->check(result, "cuStreamIsCapturing");
   return capture != CudaCapture::kNone;
@@ -76,7 +76,7 @@ void Device::clear(CudaPointer to, std::size_t bytes, CudaStream stream) const {
 
 namespace {
 
-/// Throws what check() throws, with the size and the place of memory that is not to be had.
+/// Throws like check(), with size and GPU if there is not enough memory.
 void check_memory(const Device& device, CudaResult result, const char* what, std::size_t bytes) {
   if (result == CudaResult::kOutOfMemory) {
     throw Error(ErrorKind::kAborted, std::string(what) + ": no " + std::to_string(bytes) +

@@ -7,14 +7,14 @@
 
 namespace hvdtune {
 
-/// One GPU, through its primary context: the one that PyTorch, CuPy and every other user of CUDA's
-/// runtime in this process has, so that their memory and streams are ours.
+/// One GPU, through its primary context. PyTorch, CuPy and every other user of CUDA's runtime in
+/// this process use the same context, so hvdtune can use their memory and streams.
 ///
-/// What is made with a Device keeps it. The last one to go releases the context. Any thread.
+/// Objects made with a Device keep it alive. The last owner releases the context. Any thread.
 class Device {
  public:
-  /// Throws Error(kInvalidArgument) where there is no GPU `index`, Error(kAborted) where it cannot
-  /// be used.
+  /// Throws Error(kInvalidArgument) if there is no GPU `index`, Error(kAborted) if it cannot be
+  /// used.
   static std::shared_ptr<const Device> open(std::shared_ptr<const CudaDriver> driver, int index);
 
   ~Device();
@@ -26,12 +26,12 @@ class Device {
   [[nodiscard]] const std::string& name() const { return name_; }       ///< e.g. "NVIDIA H100"
   [[nodiscard]] int compute_capability() const { return capability_; }  ///< e.g. 90
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
-  /// Of the GPU (or its MIG slice), the same in every process of the host.
+  /// Identifies the GPU (or its MIG slice), the same in every process of the host.
   [[nodiscard]] const CudaUuid& uuid() const { return uuid_; }
 
-  /// Makes this GPU's context the calling thread's, and the one before it again at the end. Nests.
-  /// Whoever calls a function of the driver that wants a context holds one; the classes below do it
-  /// themselves.
+  /// Makes this GPU's context current in the calling thread, and restores the previous one at the
+  /// end. Nests. A caller of a driver function that needs a context must hold one; the classes
+  /// below do so themselves.
   class Current {
    public:
     explicit Current(const Device& device);
@@ -43,14 +43,14 @@ class Device {
     const CudaDriver& driver_;
   };
 
-  /// Whether work given to `stream` goes into a CUDA graph at present, and does not run; for stream
-  /// 0, also where it cannot be used because another is captured. Throws Error(kAborted) for what
-  /// is no stream.
+  /// Whether work given to `stream` is at present captured into a CUDA graph instead of being run;
+  /// for stream 0, also whether it cannot be used because another stream is captured. Throws
+  /// Error(kAborted) if `stream` is not a stream.
   [[nodiscard]] bool capturing(CudaStream stream) const;
 
-  /// Enqueued; both places are a GPU's or page-locked memory of the host.
+  /// Enqueues a copy; both addresses are memory of a GPU or page-locked memory of the host.
   void copy(CudaPointer to, CudaPointer from, std::size_t bytes, CudaStream stream) const;
-  /// Enqueued: `bytes` zeros.
+  /// Enqueues writing `bytes` zeros.
   void clear(CudaPointer to, std::size_t bytes, CudaStream stream) const;
 
  private:
@@ -70,12 +70,12 @@ inline CudaPointer host_address(const void* memory) {
   return reinterpret_cast<CudaPointer>(memory);
 }
 
-/// Device memory of one's own (cuMemAlloc), aligned to 256 bytes. Not initialised. Whoever frees it
-/// knows that nothing enqueued still uses it.
+/// Device memory from cuMemAlloc, aligned to 256 bytes. Not initialised. Free it only if no
+/// enqueued work still uses it.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// Throws Error(kAborted), which names size and GPU, where there is not enough.
+  /// Throws Error(kAborted), which names size and GPU, if there is not enough.
   DeviceMemory(std::shared_ptr<const Device> device, std::size_t bytes);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept;
@@ -90,12 +90,12 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Page-locked host memory (cuMemHostAlloc), which copies to and from every GPU run beside the
-/// host.
+/// Page-locked host memory (cuMemHostAlloc). Every GPU copies to and from it while the host
+/// continues.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
-  /// Throws Error(kAborted), which names the size, where there is not enough.
+  /// Throws Error(kAborted), which names the size, if there is not enough.
   PinnedMemory(std::shared_ptr<const Device> device, std::size_t bytes);
   ~PinnedMemory();
   PinnedMemory(PinnedMemory&& other) noexcept;

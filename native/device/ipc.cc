@@ -7,7 +7,7 @@
 namespace hvdtune {
 namespace {
 
-/// What cannot be shared is nobody's fault but the machine's: there are other ways for the data.
+/// If memory cannot be shared, the machine does not support it: the data can be sent in other ways.
 void check_shared(const Device& device, CudaResult result, const char* what) {
   if (result == CudaResult::kSuccess) return;
   throw Error(ErrorKind::kInvalidArgument,

@@ -6,12 +6,12 @@
 
 namespace hvdtune {
 
-/// Device memory of another process of this host, on any GPU that this one reaches. What is done
-/// with it ends before the other process frees it.
+/// Device memory of another process of this host, on any GPU to which this one has peer access. All
+/// work with it must end before the other process frees it.
 class PeerMemory {
  public:
-  /// Of an allocation that the other process has exported whole. Throws Error(kInvalidArgument)
-  /// where the GPUs do not reach each other, or the other process is gone.
+  /// `handle`: of an allocation that the other process has exported whole. Throws
+  /// Error(kInvalidArgument) if the GPUs have no peer access, or the other process is gone.
   PeerMemory(std::shared_ptr<const Device> device, const CudaMemoryHandle& handle);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
@@ -24,27 +24,29 @@ class PeerMemory {
   CudaPointer pointer_ = 0;
 };
 
-/// What names `memory` to other processes. Throws Error(kInvalidArgument) where that cannot be.
+/// A handle of `memory` for other processes. Throws Error(kInvalidArgument) if it cannot be
+/// exported.
 CudaMemoryHandle export_memory(const Device& device, const DeviceMemory& memory);
 
-/// A point in the work of a stream that other processes can wait for: their GPU's streams, not
-/// their host. A wait means the last record that was called before it.
+/// A point in the work of a stream that streams of other processes (not their host threads) can
+/// wait for. A wait refers to the last record() called before it.
 class PeerEvent {
  public:
-  /// Of this process; it records it. Throws Error(kAborted).
+  /// An event of this process, which records it. Throws Error(kAborted).
   explicit PeerEvent(std::shared_ptr<const Device> device);
-  /// Of another process. Throws Error(kInvalidArgument).
+  /// An event of another process. Throws Error(kInvalidArgument).
   PeerEvent(std::shared_ptr<const Device> device, const CudaEventHandle& handle);
   ~PeerEvent();
   PeerEvent(const PeerEvent&) = delete;
   PeerEvent& operator=(const PeerEvent&) = delete;
 
-  /// What names it to other processes. Throws Error(kInvalidArgument) where that cannot be.
+  /// A handle of the event for other processes. Throws Error(kInvalidArgument) if it cannot be
+  /// exported.
   [[nodiscard]] CudaEventHandle handle() const;
   /// Throw Error(kAborted).
   void record(CudaStream stream);
   void wait(CudaStream stream) const;
-  /// The host waits for the last record, asleep.
+  /// The host thread sleeps until the last record is reached.
   void synchronize() const;
 
  private:

@@ -29,7 +29,7 @@ NcclLibrary::NcclLibrary(const std::string& path) : path_(path) {
   };
   find(ncclGetVersion, "ncclGetVersion");
   if (ncclGetVersion(&version_) != NcclResult::kSuccess || version_ < kOldestNccl) {
-    // Before 2.9 the numbers were made in another way, and all are smaller.
+    // Before 2.9 version numbers had another format, and all are smaller.
     throw Error(ErrorKind::kInvalidArgument,
                 "NCCL at " + path + " is " +
                     (version_ >= 20900 ? "version " + nccl_version_text(version_) : "too old") +

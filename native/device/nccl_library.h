@@ -44,7 +44,7 @@ enum class NcclOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 /// ncclScalarResidence_t: the scalar is read before the call returns.
 inline constexpr int kNcclScalarHostImmediate = 1;
 
-/// NCCL_WIN_COLL_SYMMETRIC: collectives use the window at the same place on all members.
+/// NCCL_WIN_COLL_SYMMETRIC: collectives use the window at the same offset on all members.
 inline constexpr int kNcclSymmetricWindow = 1;
 
 struct NcclUniqueId {
@@ -55,8 +55,8 @@ inline constexpr int kOldestNccl = 21900;
 /// The first NCCL whose ncclConfig_t has a policy for thread blocks.
 inline constexpr int kNcclHasPolicies = 22700;
 
-/// ncclConfig_t as far as NCCL 2.27 knows it. NCCL only ever appends to it, and takes an older one
-/// as `size` and `version` say what it is. kUnset: NCCL's own choice.
+/// ncclConfig_t as of NCCL 2.27. NCCL only ever appends to it, and accepts an older one, which it
+/// recognises by `size` and `version`. kUnset: NCCL's own choice.
 struct NcclConfig {
   static constexpr int kUnset = INT_MIN;
 
@@ -69,7 +69,7 @@ struct NcclConfig {
   int max_ctas = kUnset;
   const char* net_name = nullptr;
   int split_share = kUnset;
-  // From here on they are later versions'; 2.27 knows all.
+  // The members from here on were added after 2.19; 2.27 knows all.
   int traffic_class = kUnset;
   const char* comm_name = nullptr;
   int collnet_enable = kUnset;
@@ -77,8 +77,8 @@ struct NcclConfig {
   int shrink_share = kUnset;
   int nvls_ctas = kUnset;
 
-  /// For a library of `library_version` (2.19 or later): nothing in it that this one does not know.
-  /// What 2.19 knows ends where `comm_name` begins: alignment fills it up to there.
+  /// For a library of `library_version` (2.19 or later): contains only members that it knows. The
+  /// members of 2.19 end where `comm_name` begins, because of alignment.
   explicit NcclConfig(int library_version)
       : size(library_version < kNcclHasPolicies ? offsetof(NcclConfig, comm_name)
                                                 : sizeof(NcclConfig)),
@@ -86,7 +86,7 @@ struct NcclConfig {
 };
 
 /// The functions of libnccl.so.2, found at run time; never unloaded. Members have the names of the
-/// documentation. The GPU that a function means is the calling thread's current one.
+/// documentation. Functions use the calling thread's current GPU.
 class NcclLibrary {
  public:
   /// Throws Error(kInvalidArgument), one sentence: no such file, a function that is missing, a
@@ -100,7 +100,7 @@ class NcclLibrary {
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// What went wrong: NCCL's text of `result`, and of the last error of this thread or `comm`.
+  /// Describes an error: NCCL's text of `result`, and of the last error of this thread or `comm`.
   [[nodiscard]] std::string describe(NcclResult result, NcclComm comm) const;
 
   NcclResult (*ncclGetVersion)(int* version);
@@ -152,12 +152,12 @@ class NcclLibrary {
 /// "2.27.7" of 22707.
 std::string nccl_version_text(int version);
 
-/// Device memory that NCCL can register whole (ncclMemAlloc). Whoever frees it knows that nothing
-/// enqueued still uses it, and has taken back its registrations.
+/// Device memory that NCCL can register whole (ncclMemAlloc). Free it only if no enqueued work
+/// still uses it, and its registrations are withdrawn.
 class NcclMemory {
  public:
   NcclMemory() = default;
-  /// Throws Error(kAborted), which names the size, where there is not enough.
+  /// Throws Error(kAborted), which names the size, if there is not enough.
   NcclMemory(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<const Device> device,
              std::size_t bytes);
   ~NcclMemory();

@@ -9,7 +9,7 @@ namespace hvdtune {
 DeviceEvent::DeviceEvent(std::shared_ptr<const Device> device, bool timed)
     : device_(std::move(device)) {
   const Device::Current current(*device_);
-  // Whoever waits on the host sleeps: there are other ranks' threads to run.
+  // Host threads sleep while they wait, so that other ranks' threads can run.
   const unsigned flags = kCudaEventBlockingSync | (timed ? 0U : kCudaEventDisableTiming);
   device_->driver().check(device_->driver().cuEventCreate(&event_, flags), "cuEventCreate");
 }

@@ -8,25 +8,25 @@
 
 namespace hvdtune {
 
-/// A point in the work of a stream: it is reached when everything that was enqueued before it is
-/// done. Not for two threads at once, except done() and synchronize().
+/// A point in the work of a stream: it is reached when everything enqueued before it is done. One
+/// thread at a time, except for done() and synchronize().
 class DeviceEvent {
  public:
-  /// `timed`: milliseconds_since() may be asked; costs the GPU a little. Throws Error(kAborted).
+  /// `timed`: allows milliseconds_since(); costs the GPU a little. Throws Error(kAborted).
   DeviceEvent(std::shared_ptr<const Device> device, bool timed);
   ~DeviceEvent();
   DeviceEvent(const DeviceEvent&) = delete;
   DeviceEvent& operator=(const DeviceEvent&) = delete;
 
-  /// From now on it is this point of `stream`, of this GPU; anybody's stream. Does not wait. Throws
-  /// Error(kAborted).
+  /// Sets the event to the present end of `stream`, which is any stream of this GPU. Does not wait.
+  /// Throws Error(kAborted).
   void record(CudaStream stream);
-  /// Whether it is reached; true where it was never recorded. Throws Error(kAborted) where
-  /// something enqueued has failed: then nothing on this GPU can be used any more.
+  /// Whether it is reached; true if it was never recorded. Throws Error(kAborted) if enqueued work
+  /// has failed: then nothing on this GPU can be used any more.
   [[nodiscard]] bool done() const;
-  /// Waits until it is reached, asleep. Throws like done().
+  /// Sleeps until it is reached. Throws like done().
   void synchronize() const;
-  /// Both timed, recorded and done. Throws Error(kAborted).
+  /// Both events must be timed, recorded and done. Throws Error(kAborted).
   [[nodiscard]] double milliseconds_since(const DeviceEvent& earlier) const;
 
   [[nodiscard]] CudaEvent handle() const { return event_; }
@@ -37,13 +37,13 @@ class DeviceEvent {
   CudaEvent event_ = nullptr;
 };
 
-/// A stream of our own: it does not synchronise with the default stream, and its kernels go before
-/// those of ordinary streams.
+/// A stream of hvdtune: it does not synchronise with the default stream, and its kernels have
+/// priority over those of ordinary streams.
 class DeviceStream {
  public:
   /// Throws Error(kAborted).
   explicit DeviceStream(std::shared_ptr<const Device> device);
-  /// Does not wait for what is enqueued; the GPU frees the stream after it.
+  /// Does not wait for enqueued work; the GPU frees the stream after it.
   ~DeviceStream();
   DeviceStream(const DeviceStream&) = delete;
   DeviceStream& operator=(const DeviceStream&) = delete;
@@ -51,10 +51,10 @@ class DeviceStream {
   [[nodiscard]] CudaStream handle() const { return stream_; }
   [[nodiscard]] const Device& device() const { return *device_; }
 
-  /// What is enqueued here from now on begins after `event`; the host does not wait. Throws
+  /// Work enqueued here from now on begins after `event`; the host does not wait. Throws
   /// Error(kAborted).
   void wait(const DeviceEvent& event);
-  /// The host waits until everything enqueued is done, asleep or not. Throws Error(kAborted).
+  /// The host thread waits, asleep or not, until all enqueued work is done. Throws Error(kAborted).
   void synchronize() const;
 
  private:
@@ -62,12 +62,11 @@ class DeviceStream {
   CudaStream stream_ = nullptr;
 };
 
-/// The same for somebody else's stream: what is enqueued in `stream` from now on begins after
-/// `event`. Throws Error(kAborted).
+/// Like DeviceStream::wait() for any other stream: work enqueued in `stream` from now on begins
+/// after `event`. Throws Error(kAborted).
 void wait_on(CudaStream stream, const DeviceEvent& event);
 
-/// Events that are used again, as making one takes microseconds. Any thread. Events may outlive the
-/// pool.
+/// Reuses events, since making one takes microseconds. Any thread. Events may outlive the pool.
 class EventPool {
  public:
   EventPool(std::shared_ptr<const Device> device, bool timed);
@@ -80,11 +79,11 @@ class EventPool {
   };
 
  public:
-  /// An event that goes back into the pool with its handle. Nobody may wait for it then: what
-  /// stream_.wait() enqueued before is in order.
+  /// An event that returns to the pool when its handle is destroyed. No thread may still be waiting
+  /// for it; waits that stream_.wait() has already enqueued are fine.
   using Event = std::unique_ptr<DeviceEvent, Back>;
 
-  /// One that nobody has; made where there is none. Throws Error(kAborted).
+  /// A free event; makes one if there is none. Throws Error(kAborted).
   Event take();
 
  private:

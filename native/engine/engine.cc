@@ -12,12 +12,13 @@
 namespace hvdtune {
 namespace {
 
-// What all ranks wait for has the same name on all of them. Additions and removals share one: ranks
-// that bring them in different orders disagree, instead of waiting for each other.
+// Operations that all ranks wait for have the same name on all of them. Additions and removals
+// share one name: if ranks request them in different orders, they get an error instead of waiting
+// for each other.
 constexpr const char* kJoinName = "join.noname";
 constexpr const char* kChangeName = "process_set.change";
 
-// How long a caller waits who will be called anyway: as long as a direct round waits.
+// How long a submitter with a callback waits: as long as a direct round.
 constexpr Nanos kWaitForOthers = 500 * kMicrosecond;
 
 Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ranks) {
@@ -29,7 +30,8 @@ Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ra
   return submission;
 }
 
-/// To the others it would look like a death; but what a data plane refuses all know by now.
+/// Tells the others why this rank cannot start, which would look like a death to them. If a data
+/// plane has refused, all know the reason already.
 void abort_start(const Job& job, const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   if (own != nullptr && own->kind() == ErrorKind::kInvalidArgument) return;
@@ -56,7 +58,7 @@ Engine::Engine(EngineOptions options) : parts_(std::make_unique<Parts>(std::move
     parts.watch.start();
   }
   try {
-    // Under the watch: other data planes wait for all ranks here.
+    // After the watch has started: data planes other than hvdtune's own wait for all ranks here.
     parts.reader.connect();
     parts.recording.await_decision(recorded);
   } catch (const std::exception& error) {
@@ -65,15 +67,15 @@ Engine::Engine(EngineOptions options) : parts_(std::make_unique<Parts>(std::move
     throw;
   }
   const SignalsBlocked signals;
-  // Before anything can be submitted here, and before rank 0 reads announcements: a recording that
-  // begins with the job misses nothing.
+  // Before anything can be submitted here, and before rank 0 reads announcements, so that a
+  // recording that begins with the job misses nothing.
   if (parts.coordination || recorded) parts.reader.read(DriveLock(parts.drive_mutex));
   parts.drive.start(parts.options.affinity);
 }
 
 Engine::~Engine() {
   shutdown();
-  parts_->watch.disconnect();  // what it calls is still there
+  parts_->watch.disconnect();  // while the parts that it calls still exist
 }
 
 bool Engine::end_job_by(Nanos deadline) {
@@ -100,7 +102,8 @@ void Engine::shutdown() {
   // A caller may not have noticed the end yet.
   parts.reader.stop(DriveLock(parts.drive_mutex));
   parts.completions.tell();
-  // Who waits for this rank in an operation is to learn the cause, not that it has left.
+  // A rank that waits for this one in an operation must learn the cause, not that this rank has
+  // left.
   const Job& job = parts.job;
   if (job.session.mesh && job.arena.aborted()) {
     job.session.mesh->abort(job.arena.abort_status().text);
@@ -224,7 +227,7 @@ bool Engine::wait(std::int64_t handle, Nanos deadline) {
   }
   Recorder& recorder = parts.recording.recorder();
   const bool recorded = recorder.active();
-  const bool timed = recorded || job.is_coordinator();  // whose status says how long
+  const bool timed = recorded || job.is_coordinator();  // its status shows the time
   const Nanos began = timed ? monotonic_now() : 0;
   parts.drive.until(done, deadline);
   if (timed) parts.callers.add_time(monotonic_now() - began);

@@ -23,13 +23,13 @@
 
 namespace hvdtune {
 
-/// What an engine consists of. Each part knows only parts before it; but RecordingControl calls
-/// Watch by a function that it is given. Which lock a method needs, its parameters say.
+/// The parts of an engine. Each part knows only earlier ones, except that RecordingControl calls
+/// Watch through a function that it is given. A method's parameters show which lock it needs.
 struct Engine::Parts {
-  /// Meets the other ranks; starts no thread but helpers.
+  /// Meets the other ranks; starts no threads except helpers.
   explicit Parts(EngineOptions given);
 
-  /// What Gpus::accept() says of tensors on a GPU; null for those on the host.
+  /// The result of Gpus::accept() for tensors on a GPU; null for those on the host.
   [[nodiscard]] std::shared_ptr<OnDevice> accepted(const Submission& submission) {
     if (submission.request.on_host()) return nullptr;
     return gpus.accept(submission.request, submission.streams);

@@ -32,7 +32,7 @@ std::int32_t is_included(std::uint32_t process_set) {
   return place.first >= 0 ? 1 : 0;
 }
 
-/// (this rank's number among those of its host, how many they are)
+/// (this rank's index among the ranks of its host, the number of those ranks)
 std::pair<int, int> place_on_host() {
   const std::shared_ptr<Engine> engine = running_engine();
   const std::vector<int> hosts = engine->hosts();

@@ -12,7 +12,7 @@ namespace {
 
 struct Holder {
   Holder() {
-    // A fork must not copy the mutex while a thread that it does not have holds it.
+    // A fork must not copy the mutex while another thread, which the child does not have, holds it.
     pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
                    [] { instance().mutex.unlock(); });
   }
@@ -38,7 +38,7 @@ void begin_running(std::shared_ptr<Engine> engine) {
 
 void end_running(const std::string& absence) {
   Holder& holder = Holder::instance();
-  std::shared_ptr<Engine> ended;  // let go without the mutex: its end may take time
+  std::shared_ptr<Engine> ended;  // released without the mutex: its end may take time
   const std::lock_guard lock(holder.mutex);
   holder.engine.swap(ended);
   holder.absence = absence;

@@ -10,7 +10,7 @@
 namespace hvdtune::faces {
 namespace {
 
-// Some programs take several steps with one model for each with another.
+// Some programs do several steps with one model for each step of another.
 constexpr int kStepsOfOthers = 32;
 
 std::atomic<bool> program_tells{false};
@@ -37,7 +37,7 @@ class Owner {
 };
 
 Owner& owner_of_steps() {
-  static auto* const owner = new Owner;  // a framework's threads may still call at the exit
+  static auto* const owner = new Owner;  // a framework's threads may still call it at exit
   return *owner;
 }
 

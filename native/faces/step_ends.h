@@ -1,17 +1,17 @@
-// Ends of training steps that a framework's graph tells of, in the step itself and without Python.
+// Ends of training steps that a framework's graph reports, within the step and without Python.
 #pragma once
 
 #include <cstdint>
 
 namespace hvdtune::faces {
 
-/// A step of `owner` ends here; recordings count it. Only those of one owner count: of the first,
-/// until another has ended many steps since it ended one. Nothing before init, after shutdown, and
-/// once the program tells of its steps itself. Any thread.
+/// A step of `owner` ends here; recordings count it. Only the steps of one owner count: of the
+/// first, until another has ended many steps since the first's last. Does nothing before init,
+/// after shutdown, and once the program reports its steps itself. Any thread.
 void end_step(std::int64_t owner);
-/// How many have counted in this process so far.
+/// Number of steps counted in this process so far.
 [[nodiscard]] std::uint64_t steps_ended();
-/// From now on the program tells of its steps itself.
+/// From now on the program reports its steps itself.
 void leave_steps_to_program();
 
 }  // namespace hvdtune::faces

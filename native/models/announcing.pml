@@ -1,14 +1,14 @@
-/* Who is told of an announcement, and when: engine/submission/announcements.cc, Submissions::announce,
- * HeldRings and wait in engine/engine.cc; flush_backlogs in engine/drive/progress.cc; coordinate and
- * publish in engine/coordination/coordination.cc; ScheduleReader::read.
- * See README.md.
+/* Who learns of an announcement, and when: engine/submission/announcements.cc,
+ * Submissions::announce, HeldRings and wait in engine/engine.cc; flush_backlogs in
+ * engine/drive/progress.cc; coordinate and publish in engine/coordination/coordination.cc;
+ * ScheduleReader::read. See README.md.
  *
  * Two ranks, of which rank 0 coordinates, submit TENSORS tensors. Thread 1 of each submits all of
- * them together and waits for them, but for the last one on rank POLLER. There thread 2 submits it,
- * and waits as somebody does who only polls: it makes no progress; thread 1 may begin after that.
- * Each rank has a driver, which stands for whoever drives there. Rings are queues here (rings.pml),
- * and the doorbell is taken for granted (doorbell.pml): who sleeps on it, wakes when it was rung
- * since the look before. Only what waits for room may need a deadline. */
+ * them together and waits for them, except for the last one on rank POLLER. There thread 2 submits
+ * the last one, and only polls for it: it makes no progress. Thread 1 may begin after that. Each
+ * rank has a driver, which represents any thread that drives there. Rings are queues here
+ * (rings.pml), and the doorbell is assumed to work (doorbell.pml): a sleeper wakes if it was rung
+ * since it last looked. Only records that wait for room may need a deadline. */
 
 #define RANKS 2
 #ifndef TENSORS
@@ -18,12 +18,12 @@
 #define POLLER 0
 #endif
 #ifndef CAPACITY
-#define CAPACITY 1 /* records that a ring has room for */
+#define CAPACITY 1 /* records that fit a ring */
 #endif
 
 chan ring[RANKS] = [CAPACITY] of { byte };
 chan backlog[RANKS] = [TENSORS] of { byte };
-chan schedule[RANKS] = [CAPACITY] of { byte }; /* what each has still to read */
+chan schedule[RANKS] = [CAPACITY] of { byte }; /* unread records of each */
 chan schedule_backlog = [TENSORS] of { byte };
 
 bool rung[RANKS];    /* since the driver's last look */
@@ -100,13 +100,13 @@ inline end_holding() {
 #else
     :: held[r] && r != 0 -> rung[0] = true
 #endif
-    :: else /* it goes on to wait, and drives */
+    :: else /* it waits next, and drives */
     fi;
     held[r] = false
   }
 }
 
-/* Engine::wait: who finds it undone, makes a look itself. */
+/* Engine::wait: a caller that finds it undone looks itself. */
 inline wait(t) {
   if
   :: done[r].tensor[t]
@@ -162,7 +162,7 @@ inline flush_backlogs() {
 #endif
 }
 
-/* MessageRing::consume, for each rank: what is there now. */
+/* MessageRing::consume, for each rank: the records that are there now. */
 inline read_announcements() {
   do
   :: rank < RANKS ->

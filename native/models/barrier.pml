@@ -1,8 +1,8 @@
 /* The split barrier: collective/shm/shm_barrier.cc. See README.md.
  *
- * MEMBERS members arrive and wait ROUNDS times. In the end one may abort the job instead of
- * arriving (Arena::abort); whoever waits then must find out. The time slice of the sleep may be
- * needed for that only: before, it never ends (`timeout` is for the abort alone). */
+ * MEMBERS members arrive and wait ROUNDS times. At the end one may abort the job instead of
+ * arriving (Arena::abort); every waiting member must then notice it. The time slice of the sleep
+ * may be needed only for that: before, it never ends (`timeout` is only for the abort). */
 
 #ifndef MEMBERS
 #define MEMBERS 3
@@ -18,7 +18,7 @@ bool asleep[MEMBERS];
 bool aborted;
 bool may_abort;
 
-byte step[MEMBERS]; /* how many rounds each has arrived in: what it has published */
+byte step[MEMBERS]; /* number of rounds in which each has arrived and published */
 
 inline wake_all() {
   d_step {
@@ -106,7 +106,7 @@ inline wait() {
   :: else
   fi;
 opened:
-  /* Everybody's step is published, and nobody is more than one ahead. */
+  /* All members' steps are published, and none is more than one ahead. */
   atomic {
     for (k : 0 .. MEMBERS - 1) { assert(step[k] == mine || step[k] == mine + 1) }
     k = 0

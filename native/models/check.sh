@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the models in this directory exhaustively, and that each finds the faults ("mutants") that
-# can be switched on in it. Prints a line for each check; ends with 1 if one was not as it should be.
+# can be switched on in it. Prints a line for each check; its exit status is 1 if one failed.
 # Needs spin and gcc; with tcc it takes half the time. `check.sh PATTERN` runs only the checks whose
 # line has PATTERN in it.
 set -u
@@ -16,7 +16,7 @@ faulty() { checks+=("faulty $*"); }
 checks=()
 source "$models/checks"
 
-# A fault is found sooner than gcc has compiled the program that looks for it.
+# Finding a fault takes less time than gcc takes to compile the checker with optimization.
 quick="gcc -O0"
 ! command -v tcc >/dev/null || quick=tcc
 

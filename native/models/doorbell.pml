@@ -1,11 +1,12 @@
-/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and engine/drive/drive.cc.
- * See README.md.
+/* Who sleeps on a doorbell, and who wakes them: transport/arena/doorbell.h and
+ * engine/drive/drive.cc. See README.md.
  *
  * The rank's own thread and CALLERS blocked callers share one doorbell. Each of POSTERS others
- * posts one item, then rings, ordinarily or urgently. Each caller waits for one item. On the coordinator
- * an ordinary item is held back for company until somebody is blocked on it, something urgent comes
- * or a deadline passes. Nobody's wake-up may be lost: the clock advances only when nothing else can
- * happen (`timeout`), and then nothing may be waiting but what is held back on purpose. */
+ * posts one item, then rings, ordinarily or urgently. Each caller waits for one item. The
+ * coordinator holds an ordinary item back to collect others, until a caller is blocked on it,
+ * something urgent arrives or a deadline passes. No wake-up may be lost: the clock advances only
+ * when nothing else can happen (`timeout`), and then only items that are held back on purpose may
+ * be waiting. */
 
 #ifndef POSTERS
 #define POSTERS 2
@@ -27,8 +28,8 @@
 
 #define SLEEPERS (CALLERS + 1) /* 0: the thread */
 
-/* Instead of the number of rings, and what each sleeper has seen of it: whether somebody rang since
- * (while it is awake: true). */
+/* Replaces the number of rings, and the number that each sleeper has seen: whether it was rung
+ * since (while it is awake: true). */
 bool rang[SLEEPERS];
 byte armed; /* threshold + 4 * sleeper; 0: nobody */
 bool asleep[SLEEPERS];
@@ -38,7 +39,7 @@ byte item[POSTERS];
 bool urgent[POSTERS];
 bool coordinator;
 bool has_ready;  /* something is held back */
-bool collecting; /* what the other ranks are told of it */
+bool collecting; /* what the other ranks see of it */
 byte blocked_on; /* item + 1 */
 
 bool drive; /* DriveMutex */
@@ -99,9 +100,9 @@ inline wake(who) {
 
 inline arm(threshold, who) { armed = threshold + 4 * who }
 
-/* ---- Progress and Coordination, as far as they matter ---- */
+/* ---- the relevant parts of Progress and Coordination ---- */
 
-/* Under the DriveMutex. What was posted is done at once, or held back. */
+/* Under the DriveMutex. A posted item is done at once, or held back. */
 inline look_for_work() {
   d_step {
     worked = false;
@@ -134,7 +135,7 @@ inline look_for_work() {
   }
 }
 
-/* What a look that found work does besides. */
+/* Further effects of a look that found work. */
 inline tell() {
   worked = false;
   collecting = has_ready;
@@ -163,7 +164,7 @@ inline sleep(i, until) {
   atomic { !asleep[i] -> timed[i] = false }
 }
 
-/* What only the holder of the DriveMutex touches is done in one step with what others can see. */
+/* Accesses that need the DriveMutex are combined with the next visible access in one step. */
 proctype Thread() {
   byte k, until;
   bool worked, flush, fresh;
@@ -176,7 +177,7 @@ proctype Thread() {
     rang[0] = false;
     if
     :: callers > 0 ->
-      /* Really for 100 ms at most; nothing here may need that. */
+      /* In the code for 100 ms at most; nothing here may need that limit. */
       sleep(0, 0);
       goto next
     :: else
@@ -394,7 +395,7 @@ proctype Time() {
       fi
     }
   od;
-  /* Everybody sleeps for ever, or has gone. */
+  /* All sleep for ever, or have ended. */
   assert(here == 0);
   for (k : 0 .. POSTERS - 1) { assert(item[k] == DONE) }
   /* Engine::shutdown: the thread must end. */

@@ -3,7 +3,7 @@
  *
  * A caller has ROUNDS pieces of work, each cut into PIECES, and HELPERS helpers; then it stops
  * them. A round's work is done once, piece by piece, before the caller goes on. With -DTOGETHER
- * every piece waits until all of its round have been taken, so that all helpers have to come. */
+ * every piece waits until all of its round have been taken, so that all helpers must take part. */
 
 #ifndef HELPERS
 #define HELPERS 2
@@ -22,7 +22,7 @@ bool caller_sleeps;
 bool asleep[HELPERS], caller_asleep; /* in the kernel */
 typedef Round { byte worked[PIECES]; byte taken }
 Round rounds[ROUNDS];
-byte under_way; /* pieces that somebody works on: `task` must not change */
+byte under_way; /* pieces in progress: `task` must not change */
 byte ended;
 
 /* Takes pieces until none is left; counts them in `done`. */

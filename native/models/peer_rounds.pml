@@ -1,11 +1,12 @@
 /* Who may write a half of a GPU's buffer, and when a buffer may be freed: PeerAllreduce in
- * collective/gpu/peer_allreduce.h, and bring, arrive, meet and leave in device/kernels/kernels.cu. See README.md.
+ * collective/gpu/peer_allreduce.h, and bring, arrive, meet and leave in device/kernels/kernels.cu.
+ * See README.md.
  *
- * MEMBERS GPUs run ROUNDS kernels each, one after the other, of up to BLOCKS blocks: how many a round
- * has is chosen freely, the same for all members. Blocks of a kernel run beside each other. A block
- * writes its part into a half of its member's buffer, tells the others, waits for them, reads
- * everybody's part and tells that it has. After the last round a member frees its buffer when all
- * have told.
+ * MEMBERS GPUs run ROUNDS kernels each, one after the other, of up to BLOCKS blocks: the number of
+ * blocks of a round is chosen freely, the same for all members. Blocks of a kernel run in
+ * parallel. A block writes its part into a half of its member's buffer, tells the others, waits
+ * for them, reads all members' parts and tells them that it has done so. After the last round a
+ * member frees its buffer when all have told it.
  *
  * Parts are tagged with their round; writers take two steps, readers look twice. */
 
@@ -45,7 +46,7 @@ typedef Member {
 }
 Member member[MEMBERS];
 
-/* Its kernel may run: the one before has ended. */
+/* Its kernel may run: the previous one has ended. */
 #ifdef MUTANT_KERNELS_OVERLAP
 #define begun(r) true
 #else
@@ -81,7 +82,7 @@ proctype block_of(byte me, b) {
       assert(!buffer[other].freed && buffer[other].block[b].part[half(round)] == round);
       assert(!buffer[other].freed && buffer[other].block[b].part[half(round)] == round)
     }
-    atomic { /* in whatever order: nobody looks at two of them */
+    atomic { /* in any order: no member reads two of them */
       for (other : 0 .. MEMBERS - 1) {
         assert(!buffer[other].freed);
         buffer[other].block[b].left[me] = round

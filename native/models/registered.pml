@@ -1,11 +1,11 @@
-/* Reductions in place, whose blocks go to whoever runs: collective/shm/shm_registered.cc, and what
- * engine/operation/registration.cc does before. See README.md.
+/* Reductions in place, whose blocks any running rank takes: collective/shm/shm_registered.cc, and
+ * the part of engine/operation/registration.cc before it. See README.md.
  *
- * MEMBERS ranks reduce REDUCTIONS tensors in turn, of BLOCKS blocks each; reduction r and
- * r + TENSORS are of the same tensor. A rank fills its copy, publishes where it is and announces it
- * when it has the results of the tensor's reduction before, possibly while others are under way. A
- * reduction can be begun when all have announced it. In the last one a rank may die with a block in
- * its hands: only then may anybody need the time slice of the sleep. */
+ * MEMBERS ranks reduce REDUCTIONS tensors in turn, of BLOCKS blocks each; reductions r and r +
+ * TENSORS are of the same tensor. When a rank has the results of a tensor's previous reduction, it
+ * fills its copy, publishes its position and announces it, possibly while other reductions are
+ * under way. A reduction can begin when all have announced it. In the last one a rank may die
+ * while it holds a block: only then may a rank need the time slice of the sleep. */
 
 #ifndef MEMBERS
 #define MEMBERS 3
@@ -28,7 +28,7 @@ byte ended;
 byte sleepers;
 bool asleep[MEMBERS];
 
-/* What lies in a block of a copy. */
+/* Content of a block of a copy. */
 #define FILLED(r) (1 + 2 * (r))
 #define REDUCED(r) (2 + 2 * (r))
 #define WRITING 255
@@ -36,10 +36,10 @@ bool asleep[MEMBERS];
 typedef Copy { byte block[BLOCKS] }
 typedef Tensor {
   Copy copy[MEMBERS];
-  byte place[MEMBERS] /* the reduction that it was published for, + 1 */
+  byte place[MEMBERS] /* 1 + the reduction for which it was published */
 }
 Tensor tensor[TENSORS];
-byte announced[MEMBERS]; /* how many reductions */
+byte announced[MEMBERS]; /* number of reductions */
 
 bool may_die, aborted;
 
@@ -65,7 +65,7 @@ inline announce() {
 #define all_announced(r) (announced[0] > r && announced[1] > r && announced[2] > r)
 #endif
 
-/* Leaves a block in `block`, or BLOCKS. */
+/* Sets `block` to a block, or to BLOCKS. */
 inline take_block() {
   do
   :: atomic { seen = number; block = next };
@@ -253,7 +253,7 @@ proctype Member(byte me) {
     wait_for_others();
   done:
     skip;
-    /* The results are the user's, who goes on with them. */
+    /* The user owns the results, and continues with them. */
     d_step {
       for (k : 0 .. BLOCKS - 1) { assert(of(mine).copy[me].block[k] == REDUCED(mine)) }
       k = 0;

@@ -1,9 +1,9 @@
 /* Records in a ring of bytes in shared memory: transport/arena/ring.h. See README.md.
  *
- * One producer writes RECORDS records of one or two units each; READERS read them all, at their own
- * pace. A record does not wrap around: the end of the ring is skipped, with a marker. Writers and
- * readers take a step for each unit, and readers a second look at the end: what they read must be
- * the next record, whole, and still there. Nobody may wait for ever. */
+ * One producer writes RECORDS records of one or two units each; READERS read them all, at their
+ * own pace. A record does not wrap around: a marker skips the end of the ring. Writers and readers
+ * take a step for each unit, and readers look a second time at the end: they must have read the
+ * next record, whole, and it must still be there. Nobody may wait for ever. */
 
 #ifndef READERS
 #define READERS 2 /* 1: MessageRing; more: BroadcastRing */
@@ -18,7 +18,7 @@
 #define TOGETHER 0 /* 1: records are passed together when all have been read (consume) */
 #endif
 
-/* Units: a record's first has its number and its length, its second its number only. */
+/* Units: a record's first one contains its number and its length, its second only its number. */
 #define FIRST(n, length) (4 * (n) + (length))
 #define SECOND(n) (4 * (n) + 3)
 #define SKIP 254
@@ -29,7 +29,7 @@ byte unit[CAPACITY];
 byte written;
 byte position[READERS];
 
-byte length_of[RECORDS]; /* what the producer chose */
+byte length_of[RECORDS]; /* the producer's choice */
 
 #if READERS == 1 || defined(MUTANT_ONE_READER_MAKES_ROOM)
 #define slowest position[0]
@@ -56,7 +56,7 @@ active proctype Producer() {
     fi;
     length_of[n] = length;
     unused = (CAPACITY - written % CAPACITY < length -> CAPACITY - written % CAPACITY : 0);
-    /* Where it is full, the producer tries again and again. */
+    /* If the ring is full, the producer tries again and again. */
     written + need - slowest <= CAPACITY;
 #ifdef MUTANT_PUBLISHES_BEFORE_WRITING
     written = written + unused + length;
@@ -107,7 +107,7 @@ proctype Reader(byte me) {
       :: length_of[n] == 2 -> second = unit[(at + 1) % CAPACITY]; assert(second == SECOND(n))
       :: else
       fi;
-      /* What the record says is done; then it is passed. */
+      /* The record is processed; then it is passed. */
       assert(unit[at % CAPACITY] == first);
       assert(length_of[n] == 1 || unit[(at + 1) % CAPACITY] == second);
       d_step { at = at + length_of[n]; n++; first = 0; second = 0 };

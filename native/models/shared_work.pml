@@ -1,10 +1,11 @@
-/* Who may take part in work that is shared, and when its memory is free: SharedWork in
+/* Who may take part in shared work, and when its memory is free: SharedWork in
  * transport/arena/shared_work.h and SharedSum in engine/submission/shared_sum.h. See README.md.
  *
- * MEMBERS ranks do ROUNDS direct rounds of one slot. Each publishes its data in a place that nobody
- * reads any more, arrives, and waits for all. Then whoever runs claims pieces of the sum and writes
- * them into the result; whoever finds none left waits for those of others, or gives the work up for
- * everybody and reads all data itself. A member may stop for ever wherever it works on a piece.
+ * MEMBERS ranks do ROUNDS direct rounds of one slot. Each publishes its data in a place that
+ * nobody reads any more, arrives, and waits for all. Then any running rank claims pieces of the
+ * sum and writes them into the result; a rank that finds none left waits for the others' pieces,
+ * or gives the work up for all and reads all data itself. A member may stop for ever while it
+ * works on a piece.
  *
  * Data and results are tagged with their round; readers look twice. */
 
@@ -40,7 +41,7 @@ inline as_of_this_round() {
 }
 
 inline publish() {
-  d_step { /* what all have finished is free */
+  d_step { /* places that all have finished with are free */
     for (p : 0 .. PLACES - 1) {
       if
       :: data[me].kept[p] != 0 ->
@@ -98,7 +99,7 @@ proctype Member(byte me) {
   :: round < ROUNDS ->
     publish();
     arrived[round]++;
-end_waiting: /* for one that has stopped: the operation is announced then */
+end_waiting: /* because one has stopped: then the operation is announced */
     arrived[round] == MEMBERS;
     mine = true;
     do
@@ -136,7 +137,7 @@ end_stopped:
     if
     :: COMPLETE -> complete = true
     :: GIVEN_UP
-    :: true -> /* has waited for too long */
+    :: true -> /* has waited too long */
 #ifndef MUTANT_GIVES_UP_FOR_ITSELF
       atomic {
         as_of_this_round();

@@ -1,16 +1,17 @@
-/* Small operations past the coordinator, and by way of it: transport/arena/slot_round.h,
- * engine/submission/direct_rounds.cc, and what Submissions, Coordination and Coordinator do about slots.
- * See README.md.
+/* Small operations that bypass the coordinator, or use it: transport/arena/slot_round.h,
+ * engine/submission/direct_rounds.cc, and the handling of slots in Submissions, Coordination and
+ * Coordinator. See README.md.
  *
- * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them tries the direct way, or
- * announces the tensor to the coordinator, as it likes; a direct one gives up when it likes. The
- * coordinator may take the tensor's slot away once, and gives it back when nobody can mean it any
- * more. It sleeps until it is rung, but for LOOKS times.
+ * MEMBERS ranks reduce one tensor ROUNDS times. Each time, each of them freely chooses to try the
+ * direct way, or to announce the tensor to the coordinator; a direct one may give up at any time.
+ * The coordinator may take the tensor's slot away once, and gives it back when no rank can refer
+ * to it any more. It sleeps until it is rung, except for LOOKS times.
  *
- * With STAGE, what is direct is published on a stage (engine/submission/direct_stage.h) that has room for one
- * round's data: a rank that cannot tell that the others have read them announces the next one.
+ * With STAGE, direct data is published on a stage (engine/submission/direct_stage.h) that has room
+ * for one round's data: a rank that cannot tell whether the others have read it announces the next
+ * one.
  *
- * With ROOT, only member 0 publishes anything, as in a broadcast. */
+ * With ROOT, only member 0 publishes data, as in a broadcast. */
 
 #ifndef MEMBERS
 #define MEMBERS 2
@@ -32,7 +33,7 @@
 byte round, direct, announced;
 bool overruled;
 
-byte data[MEMBERS]; /* direct_data of even rounds: the number of the operation it belongs to */
+byte data[MEMBERS]; /* direct_data of even rounds: the number of its operation */
 byte odd[MEMBERS];  /* and of odd rounds */
 #if defined(MUTANT_ONE_BUFFER) || defined(STAGE)
 #define put_data(r, m, v) data[m] = v
@@ -49,7 +50,7 @@ byte odd[MEMBERS];  /* and of odd rounds */
 #ifdef STAGE
 bool in_use[MEMBERS];     /* this rank's stage */
 byte staged_for[MEMBERS]; /* the round */
-byte finished[MEMBERS];   /* this rank has read what was staged for rounds before it */
+byte finished[MEMBERS];   /* this rank has read the data staged for earlier rounds */
 inline take_stage() {
   atomic {
 #ifdef MUTANT_STAGE_IS_FREE_WHEN_THE_ROUND_HAS_ENDED
@@ -88,7 +89,7 @@ inline take_stage() {
 #define SCHEDULED 2
 byte way[ROUNDS];
 
-/* Announcements: at most one a rank is under way. */
+/* Announcements: at most one per rank is under way. */
 #define NONE 0
 #define BY_SLOT 1
 #define BY_DESCRIPTION 2
@@ -276,7 +277,7 @@ proctype Member(byte me) {
     od;
     op++;
     mine = 0;
-    /* Between two operations the engine's thread may read on. */
+    /* Between two operations the engine's thread may read entries. */
     do
     :: news -> read_entry()
     :: true -> break
@@ -334,7 +335,7 @@ end_asleep:
       if
       :: released ->
         evicted = false;
-        /* SlotRound::reset: nobody is in it */
+        /* SlotRound::reset: no rank is in a round */
         assert(direct == 0);
         round = round + 2;
         announced = 0;

@@ -2,12 +2,12 @@
  * collective/shm/shm_communicator.cc and collective/shm/shm_allreduce.cc. See README.md.
  *
  * MEMBERS ranks run OPERATIONS collectives, each chosen freely: an allreduce streamed through the
- * window, a one-shot allreduce, or an operation with one exchange (broadcast, allgather, ...). With
- * SETS == 2 they choose freely between two communicators, which have a barrier and a count of
- * chunks each, and share the windows. The barrier is taken for granted (barrier.pml).
+ * window, a one-shot allreduce, or an operation with one exchange (broadcast, allgather, ...).
+ * With SETS == 2 they choose freely between two communicators, which have separate barriers and
+ * counts of chunks, and share the windows. The barrier is assumed to work (barrier.pml).
  *
- * Every part of a chunk is tagged with what was last written to it. Writers take two steps, and so
- * do readers, who find the right tag in both; nobody writes what a peer is still to read. */
+ * Every part of a chunk is tagged with its last content. Writers take two steps, and so do
+ * readers, which find the right tag in both; nobody writes data that a peer has still to read. */
 
 #ifndef MEMBERS
 #define MEMBERS 3
@@ -37,10 +37,10 @@ typedef Chunk { byte part[MEMBERS] }
 typedef Window { Chunk chunk[WINDOW] }
 Window window[MEMBERS];
 
-/* The program: the same on all ranks. */
+/* The operations: the same on all ranks. */
 byte kind[OPERATIONS];
 byte chunks[OPERATIONS];
-bool scaled[OPERATIONS]; /* a streamed allreduce takes its own share from the window, too */
+bool scaled[OPERATIONS]; /* a streamed allreduce also reads its own share from the window */
 byte set[OPERATIONS];
 
 byte arrived[SETS]; /* arrivals at each communicator's barrier, of all members together */
@@ -50,7 +50,7 @@ byte arrived[SETS]; /* arrivals at each communicator's barrier, of all members t
 inline arrive() { atomic { generation[s]++; arrived[s]++ } }
 inline wait() { arrived[s] >= generation[s] * MEMBERS }
 
-/* Writes the parts of a chunk of this member's window that `which` says. */
+/* Writes the parts of a chunk of this member's window that `which` selects. */
 inline write(c, which, reduced) {
   d_step {
     for (p : 0 .. MEMBERS - 1) {
@@ -72,7 +72,7 @@ inline write(c, which, reduced) {
   }
 }
 
-/* Reads part q of a chunk of everybody's window, without the own one if that is in the tensors. */
+/* Reads part q of a chunk of all windows, without this member's if that is in the tensors. */
 #define holds(m, q, c, reduced) \
   ((m == me && !scaled[op]) || window[m].chunk[slot(c)].part[q] == tag(op, c, reduced))
 
@@ -86,7 +86,7 @@ inline check(q, c, reduced) {
 #define EVERY_PART true
 #define PUBLISHED_PARTS (p != me || scaled[op])
 
-/* Sums up the own share of a chunk, from all windows, into the own window. */
+/* Sums up this member's share of a chunk, from all windows, into its own window. */
 inline reduce(c) {
   check(me, c, 0);
   d_step {
@@ -97,13 +97,13 @@ inline reduce(c) {
   window[me].chunk[slot(c)].part[me] = tag(op, c, 1)
 }
 
-/* Copies every share out of the window of whoever reduced it. */
+/* Copies every share out of the window of the member that reduced it. */
 inline unpack(c) {
   check(p, c, 1);
   check(p, c, 1)
 }
 
-/* Copies out what the others have packed for all, or for this member. */
+/* Copies out the data that the others have packed for all, or for this member. */
 inline consume(c) {
   check(me, c, 0);
   check(me, c, 0)

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-// Uses nothing of C++'s library: a program without it starts sooner.
+// Uses nothing of the C++ library: a program without it starts faster.
 
 namespace {
 
@@ -88,7 +88,7 @@ void hvdtune_pmix_answer(std::uint32_t root, const char* key, const char* text, 
       return;
     }
   }
-  // All processes come here, and take with them what rank 0 has told.
+  // All processes wait here, and receive rank 0's text.
   Info collect{};
   std::strcpy(collect.key, "pmix.collect");  // PMIX_COLLECT_DATA
   collect.value.kind = kBool;

@@ -3,7 +3,7 @@
 //     pmix_program LIBRARY
 //
 // It answers each line "ROOT KEY TEXT" of its standard input with "told TEXT" or "failed REASON",
-// and stays in PMIx until the input, or an empty line, ends it. If PMIx does not begin, it says
+// and stays in PMIx until the input, or an empty line, ends it. If PMIx does not start, it prints
 // "absent REASON".
 
 #include <unistd.h>
@@ -46,6 +46,6 @@ int main(int count, char** words) {
     say(said);
   }
   hvdtune_pmix_end();
-  // Destructors of PMIx's plugins are nobody's concern here.
+  // Skip the destructors of PMIx's plugins.
   _exit(0);
 }

@@ -8,9 +8,9 @@ namespace hvdtune::python {
 void bind_backends(py::module_& module) {
   module.def("finish_mpi", &Mpi::finish, py::arg("finalizes"), py::arg("hydra"),
              py::call_guard<py::gil_scoped_release>(),
-             "No thread of the engine calls MPI any more; then MPI_Finalize, if wanted, and if an "
-             "engine of this process has initialised MPI and no job of it was aborted; may wait "
-             "for the other processes. hydra: the descriptor of this process's connection to "
+             "Ends the engine's calls of MPI; then calls MPI_Finalize if requested, if an engine "
+             "of this process has initialised MPI, and if no job was aborted. May wait for the "
+             "other processes. hydra: the descriptor of this process's connection to "
              "MPICH's mpirun; -1: none.");
   module.def(
       "mpi_threads_multiple",
@@ -19,7 +19,7 @@ void bind_backends(py::module_& module) {
         return mpi != nullptr && mpi->threads_multiple();
       },
       "Whether the MPI of this process allows calls from several threads at the same time; false "
-      "where no engine uses MPI.");
+      "if no engine uses MPI.");
 }
 
 }  // namespace hvdtune::python

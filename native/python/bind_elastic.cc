@@ -1,5 +1,5 @@
-// What an elastic job's processes need besides the engine: an end for a meeting that will not come
-// about, and signs of life for the driver.
+// Additional classes for the processes of elastic jobs: to end a meeting that cannot succeed, and
+// to send signs of life to the driver.
 #include <memory>
 #include <string>
 #include <vector>

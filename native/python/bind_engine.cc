@@ -13,7 +13,7 @@ namespace py = pybind11;
 namespace hvdtune::python {
 namespace {
 
-// How long a wait may keep a Ctrl-C from being seen.
+// How long a wait may delay the handling of a Ctrl-C.
 constexpr Nanos kSignalSlice = 200 * kMillisecond;
 
 /// (input address, output address or 0, dtype code, shape)
@@ -53,7 +53,8 @@ std::int64_t submit(Engine& engine, int kind, std::string name,
   return engine.submit(std::move(submission));
 }
 
-/// A Ctrl-C while other ranks do not agree to the end (one is stopped, say) ends it without them.
+/// A Ctrl-C while other ranks do not agree to the end (for example because one is stopped) ends the
+/// job without them.
 void shutdown(Engine& engine) {
   bool interrupted = false;
   while (!interrupted) {
@@ -71,17 +72,17 @@ void shutdown(Engine& engine) {
   if (interrupted) throw py::error_already_set();
 }
 
-/// NumPy has no bfloat16: its bits come as uint16.
+/// NumPy has no bfloat16: its bits are returned as uint16.
 py::dtype numpy_dtype(DType dtype) {
   return py::dtype(dtype == DType::kBfloat16 ? "uint16" : dtype_name(dtype));
 }
 
-/// The array keeps the buffer, which is empty afterwards.
+/// The array takes over the buffer, which is empty afterwards.
 py::array to_array(OwnedBuffer& buffer, DType dtype) {
   auto kept = std::make_unique<OwnedBuffer>(std::move(buffer));
   const py::capsule owner(kept.get(),
                           [](void* memory) { delete static_cast<OwnedBuffer*>(memory); });
-  const OwnedBuffer& result = *kept.release();  // the capsule's now
+  const OwnedBuffer& result = *kept.release();  // the capsule owns it now
   return py::array(numpy_dtype(dtype), result.shape(), result.data(), owner);
 }
 
@@ -148,7 +149,7 @@ py::tuple settings(Engine& engine) {
                         s.hierarchical_allgather, s.nccl_streams, s.nccl_bypass_limit);
 }
 
-/// Asks, and waits if the caller does; what the wish came to.
+/// Asks, and waits if requested; returns the problem, if there is one.
 std::string ask_timeline(Engine& engine, const wire::TimelineOrder& order, bool waits) {
   std::uint64_t number = 0;
   {
@@ -199,7 +200,7 @@ bool await_recordings(Engine& engine, double timeout_s) {
 }
 
 void set_stack_source(Engine& engine, const py::function& source) {
-  // Never freed: the engine's threads may outlive the interpreter's willingness to run them.
+  // Never freed: the engine's threads may outlive the interpreter.
   auto* kept = new py::function(source);
   engine.set_stack_source([kept]() -> std::string {
     const py::gil_scoped_acquire acquire;
@@ -273,13 +274,13 @@ void bind_engine(py::module_& module) {
         return to_array(buffer, DType::kUint8);
       },
       py::arg("bytes"),
-      "Uninitialised memory for a result, as an array of uint8; what a large result leaves behind "
-      "is used again.");
+      "Uninitialised memory for a result, as an array of uint8; memory of large results is "
+      "reused.");
   module.def("begin_running", &faces::begin_running, py::arg("engine"),
              "The engine that frameworks' threads use from now on, without Python.");
   module.def("end_running", &faces::end_running, py::arg("absence"),
              py::call_guard<py::gil_scoped_release>(),
-             "There is none from now on; what they call fails with this sentence.");
+             "From now on there is no engine; frameworks' calls fail with this sentence.");
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<SharedBlock, std::shared_ptr<SharedBlock>>(
       module, "SharedBlock", py::buffer_protocol(),
@@ -314,7 +315,8 @@ void bind_engine(py::module_& module) {
       .def("abandon",
            [](const py::object& self) {
              self.cast<Engine&>().abandon();
-             self.inc_ref();  // never destroyed: the destructor needs threads a child has not
+             self.inc_ref();  // never destroyed: the destructor needs threads that a child does not
+                              // have
            })
       .def("peers",
            [](const Engine& engine) {

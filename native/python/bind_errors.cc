@@ -6,7 +6,8 @@ namespace py = pybind11;
 
 namespace hvdtune::python {
 
-/// Arguments are ValueErrors; what concerns the job is Horovod's own exception, as scripts expect.
+/// Errors of arguments become ValueError; errors of the job become Horovod's own exception, as
+/// scripts expect.
 void raise(const Error& error) {
   if (error.kind() == ErrorKind::kInvalidArgument) {
     PyErr_SetString(PyExc_ValueError, error.what());

@@ -44,7 +44,7 @@ void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles
   const std::vector<void*> read = pointers(inputs);
   const std::vector<void*> written = pointers(outputs);
   const std::vector<void*> ties = pointers(tied);
-  const py::gil_scoped_release no_gil;  // where MXNet computes at once, it may call Python
+  const py::gil_scoped_release no_gil;  // if MXNet computes at once, it may call Python
   faces::mxnet::push(std::move(request), read, written, ties, priority);
 }
 
@@ -52,9 +52,9 @@ void push_mxnet(int kind, std::string name, const Handles& inputs, const Handles
 
 void bind_faces(py::module_& module) {
   module.def("steps_ended", &faces::steps_ended,
-             "How many steps of this process have ended that a graph has told of, and that count.");
+             "Number of ended steps of this process that a graph has reported and that count.");
   module.def("leave_steps_to_program", &faces::leave_steps_to_program,
-             "From now on the program tells of its steps itself: graphs tell of none.");
+             "From now on the program reports its steps itself, and graphs do not.");
   module.def(
       "xla_collective_call",
       [] {
@@ -71,12 +71,12 @@ void bind_faces(py::module_& module) {
       },
       py::arg("library"),
       "Registers Horovod's operations with the TensorFlow whose framework library, loaded already, "
-      "is at this path. Once. Raises ValueError, and registers nothing, with the names of the "
-      "functions that the library lacks.");
+      "is at this path. Once. If the library lacks functions, raises ValueError with their names, "
+      "and registers nothing.");
   module.def("register_tensorflow_xla", &faces::xla::register_untyped_calls, py::arg("library"),
              "Registers custom calls for the CPU with the XLA in TensorFlow's library, loaded "
-             "already, at this path. Once. Raises ValueError, and registers nothing, with what the "
-             "library lacks.");
+             "already, at this path. Once. If the library lacks functions, raises ValueError with "
+             "their names, and registers nothing.");
   module.def(
       "find_mxnet",
       [](std::uintptr_t library) {
@@ -85,15 +85,14 @@ void bind_faces(py::module_& module) {
       py::arg("library"),
       "Finds MXNet's functions in its library, given by dlopen()'s handle. Raises ValueError with "
       "the names of those that it lacks. Before the first push_mxnet().");
-  module.def(
-      "push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
-      py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
-      py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("tied"),
-      py::arg("priority"),
-      "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
-      "engine, and returns. `tied`: further NDArrays that keep operations with this name "
-      "apart. Raises ValueError or HorovodInternalError for what can be refused at once; the "
-      "rest is MXNet's error where an output is read.");
+  module.def("push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
+             py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
+             py::arg("root"), py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"),
+             py::arg("tied"), py::arg("priority"),
+             "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
+             "engine, and returns. `tied`: further NDArrays that order operations with this name. "
+             "Raises ValueError or HorovodInternalError if the operation is refused at once; later "
+             "errors are raised by MXNet when an output is read.");
   module.def(
       "push_mxnet_step_mark",
       [](const Handles& arrays) {

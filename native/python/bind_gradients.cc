@@ -1,5 +1,5 @@
-// Hooks on parameters. One runs for every parameter in every backward pass, and mostly has to note
-// no more than that it did; entering Python for that costs as much as the hook itself.
+// Hooks on parameters. A hook runs for every parameter in every backward pass, and usually only has
+// to note that it ran; entering Python for that would cost as much as the hook itself.
 #include "python/bindings.h"
 
 // Needs what pybind11 includes.
@@ -25,7 +25,7 @@ const Names& names() {
   return all;
 }
 
-/// What the hooks of one optimizer share: see _native.pyi.
+/// State that the hooks of one optimizer share: see _native.pyi.
 struct StepState {
   StepState(py::object enabled, py::object hook)
       : grad_enabled(std::move(enabled)), otherwise(std::move(hook)) {}
@@ -58,7 +58,7 @@ bool version_of(PyObject* tensor, long long& out) {
   return out != -1 || PyErr_Occurred() == nullptr;
 }
 
-/// Remembers the gradient as it is; false with a Python error.
+/// Remembers the gradient's present state; false with a Python error.
 bool note_gradient(GradientHook& hook) {
   PyObject* gradient = PyObject_GetAttr(hook.parameter, names().grad);
   if (gradient == nullptr) return false;
@@ -163,7 +163,7 @@ PyMethodDef hook_methods[] = {
 };
 
 PyType_Slot hook_slots[] = {
-    {Py_tp_doc, const_cast<char*>("What a parameter's hook notes of the step.")},
+    {Py_tp_doc, const_cast<char*>("A parameter's hook, which notes that its gradient is ready.")},
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_init, reinterpret_cast<void*>(initialise)},
     {Py_tp_call, reinterpret_cast<void*>(run_hook)},
@@ -223,7 +223,7 @@ void begin_step(const py::list& hooks, long long passes) {
 }  // namespace
 
 void bind_gradients(py::module_& module) {
-  py::class_<StepState>(module, "StepState", "What the hooks of one optimizer share.")
+  py::class_<StepState>(module, "StepState", "State that the hooks of one optimizer share.")
       .def(py::init<py::object, py::object>(), py::arg("grad_enabled"), py::arg("otherwise"))
       .def_readwrite("only_notes", &StepState::only_notes)
       .def_readwrite("pending", &StepState::pending);
@@ -237,7 +237,7 @@ void bind_gradients(py::module_& module) {
       "is_changed", [](const py::object& hook) { return is_changed(checked(hook)); },
       py::arg("hook"), "Whether a gradient has been changed since its hook ran.");
   module.def("begin_step", &begin_step, py::arg("hooks"), py::arg("passes"),
-             "Makes hooks count anew.");
+             "Makes hooks start counting again.");
 }
 
 }  // namespace hvdtune::python

@@ -44,10 +44,10 @@ RecordingOptions make_recording(const py::kwargs& values) {
   return options;
 }
 
-/// `data_plane`: "" for our own, shared memory and sockets, or the name of another one.
+/// `data_plane`: "" for hvdtune's own (shared memory and sockets), or the name of another one.
 void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
   const auto text = [&](const char* key) { return values[key].cast<std::string>(); };
-  // All of them are asked for, so that one that is missing is noticed whatever is chosen.
+  // Read all fields, so that a missing one is noticed whatever data plane is chosen.
   const std::string name = text("data_plane");
   const std::string problem = text("data_plane_problem");
   const MpiChoice mpi{.library = text("data_plane_library"),
@@ -67,7 +67,7 @@ void choose_data_plane(EngineOptions& options, const py::kwargs& values) {
   options.in_shared_memory = name.empty();
   options.settings.hierarchical_allreduce = hierarchy.allreduce;
   options.settings.hierarchical_allgather = hierarchy.allgather;
-  // What is tuned may come and go.
+  // With tuning, these settings may be switched on later.
   const bool tuned = values["watch_steps"].cast<bool>();
   options.data_plane =
       make_hierarchical_factory(tuned ? Hierarchy{true, true} : hierarchy, chosen());
@@ -155,7 +155,7 @@ EngineOptions make_options(const py::kwargs& values) {
 
 void bind_options(py::module_& module) {
   py::class_<EngineOptions>(module, "EngineOptions",
-                            "What an engine needs to know; every field is a required keyword.")
+                            "The options of an engine; every field is a required keyword.")
       .def(py::init(&make_options));
   module.attr("MAX_RANKS") = kMaxRanks;
   module.attr("MAX_RANKS_PER_HOST") = kMaxRanksPerHost;

@@ -29,7 +29,7 @@ bool take_news(std::string_view stream, std::size_t& at, News& news) {
   if (length > kMostNewsBytes) throw DecodeError("a message between hosts is too long");
   if (type < static_cast<std::uint8_t>(NewsType::kAnnounce) ||
       type > static_cast<std::uint8_t>(NewsType::kMessage)) {
-    throw DecodeError("a message between hosts is of no known type");
+    throw DecodeError("a message between hosts has an unknown type");
   }
   if (stream.size() - at - kNewsHeader < length) return false;
   news.type = static_cast<NewsType>(type);

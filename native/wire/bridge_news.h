@@ -13,19 +13,19 @@ enum class NewsType : std::uint8_t {
   kAnnounce = 1,  ///< rank `number`: bytes of its ring of announcements
   kBlockedOn,     ///< rank `number`: Doorbell::blocked_on is `value`
   kPosition,      ///< rank `number`: how far it has read the schedule
-  kRecording,     ///< so many ranks of the host have a recording's file open
+  kRecording,     ///< `value` ranks of the host have a recording's file open
   kLeave,         ///< the host needs nothing more
   // From there:
   kSchedule,     ///< bytes of the schedule
   kState,        ///< state word `number` of the arena is `value`
-  kReleaseSlot,  ///< slot `number` is another tensor's from here on
-  kReleaseSet,   ///< so is process set `number`
+  kReleaseSlot,  ///< slot `number` may be given to another tensor from here on
+  kReleaseSet,   ///< the same for process set `number`
   // Both ways:
   kRecordingFailed,
   kMessage,  ///< for the watch of rank `number`, or, to rank 0, from it
 };
 
-/// One of them. `bytes` lies where the news was read from.
+/// One message. `bytes` points into the buffer that the news was read from.
 struct News {
   NewsType type;
   std::uint32_t number = 0;
@@ -34,14 +34,14 @@ struct News {
 };
 
 inline constexpr std::size_t kNewsHeader = 4 + 1 + 4 + 8;
-/// Longest bytes of one.
+/// The longest `bytes` of one message.
 inline constexpr std::size_t kMostNewsBytes = 2 << 20;
 
-/// Appends one to what is to be sent.
+/// Appends a message to the bytes to send.
 void append_news(std::string& out, const News& news);
 
-/// The next one in `stream`, from `at` on, which moves behind it. False when it is not whole yet.
-/// Throws DecodeError.
+/// Reads the next message in `stream` from `at` on, and moves `at` past it. False if the message is
+/// not complete yet. Throws DecodeError.
 bool take_news(std::string_view stream, std::size_t& at, News& news);
 
 }  // namespace hvdtune::wire

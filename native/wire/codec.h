@@ -64,11 +64,12 @@ class Decoder {
     return value;
   }
 
-  /// A count of elements that take at least `element_bytes` each: bounded by what is left, so
-  /// that a corrupt length cannot cause a huge allocation.
+  /// A count of elements that take at least `element_bytes` each. It is bounded by the bytes left,
+  /// so that a corrupt count cannot cause a huge allocation.
   std::uint32_t get_count(std::size_t element_bytes) {
     const auto count = get<std::uint32_t>();
-    if (count > rest_.size() / element_bytes) throw DecodeError("message shorter than its count");
+    if (count > rest_.size() / element_bytes)
+      throw DecodeError("message has fewer elements than it says");
     return count;
   }
 
@@ -88,7 +89,7 @@ class Decoder {
 
   /// The message must end here.
   void finish() const {
-    if (!rest_.empty()) throw DecodeError("message longer than its content");
+    if (!rest_.empty()) throw DecodeError("message has bytes after its end");
   }
 
  private:

@@ -10,12 +10,12 @@ namespace hvdtune::wire {
 // What the ranks of a job tell each other when they meet over a network
 // (transport/meeting/rendezvous.h). All decoders throw DecodeError.
 
-/// Of these messages, and of everything that travels on the connections afterwards.
+/// Version of these messages, and of everything that is sent on the connections afterwards.
 inline constexpr std::uint32_t kProtocol = 3;
 
 /// Where a rank listens.
 struct Place {
-  std::string host;  ///< in digits
+  std::string host;  ///< as a numeric address
   std::int32_t port = 0;
 };
 
@@ -25,28 +25,29 @@ std::vector<Place> decode_places(std::string_view bytes);
 /// What a connection is for.
 enum class Lane : std::uint8_t { kNotices = 0, kData = 1 };
 
-/// The first message of every connection. Protocol and version stay in front in all protocols.
+/// The first message of every connection. Protocol and version are the first fields in all
+/// protocols.
 struct Introduction {
   std::uint32_t protocol = kProtocol;
   std::string version;
-  /// The name that rank 0 has given to the meeting; empty when a rank comes to take part.
+  /// The name that rank 0 has given to the meeting; empty if the rank asks to be admitted.
   std::string meeting;
   std::int32_t from = 0;
   std::int32_t to = 0;
   Lane lane = Lane::kNotices;
-  // Of who comes to take part:
+  // Set by a rank that asks to be admitted:
   std::int32_t size = 0;
   std::int32_t pid = 0;
   std::string hostname;
   std::string agreement;
 
   [[nodiscard]] std::string encode() const;
-  /// Of another protocol, only that and the version are set.
+  /// If the protocol differs, only protocol and version are set.
   static Introduction decode(std::string_view bytes);
 };
 
-/// Rank 0's answer to those who take part: an error for everybody, or who is there. Protocol and
-/// error stay in front in all protocols.
+/// Rank 0's answer to the ranks that asked to be admitted: an error for all, or the list of ranks.
+/// Protocol and error are the first fields in all protocols.
 struct Directory {
   struct Entry {
     std::string hostname;
@@ -58,7 +59,8 @@ struct Directory {
   std::vector<Entry> entries;  ///< by rank
 
   [[nodiscard]] std::string encode() const;
-  /// Of another protocol, only the error is set; without one, DecodeError.
+  /// If the protocol differs, only the error is set; if there is no error either, throws
+  /// DecodeError.
   static Directory decode(std::string_view bytes);
 };
 

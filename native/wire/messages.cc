@@ -36,7 +36,7 @@ TimelineOrder decode_timeline(Decoder& in) {
   TimelineOrder order;
   const auto action = in.get<std::uint8_t>();
   if (action > static_cast<std::uint8_t>(TimelineOrder::Action::kToggle)) {
-    throw DecodeError("unknown action on a timeline");
+    throw DecodeError("unknown timeline action");
   }
   order.action = static_cast<TimelineOrder::Action>(action);
   order.path = in.get_string();
@@ -63,7 +63,7 @@ std::vector<BatchEntry> decode_entries(Decoder& in) {
   for (BatchEntry& entry : entries) {
     entry.slot = in.get<Slot>();
     entry.run = in.get<std::uint32_t>();
-    if (entry.run == 0 || entry.run > kMaxRun) throw DecodeError("a run of no or too many slots");
+    if (entry.run == 0 || entry.run > kMaxRun) throw DecodeError("a run of 0 or too many slots");
     entry.name = in.get_string();
     if (in.get<std::uint8_t>() != 0) entry.description = Request::decode(in);
   }
@@ -216,7 +216,7 @@ Schedule Schedule::decode(std::string_view bytes) {
       schedule.rank = in.get<std::int32_t>();
       schedule.ranks = in.get_all<std::int32_t>();
       schedule.entries = decode_entries(in);
-      // Readers rely on the one that ranks wait for.
+      // Readers rely on the single entry that ranks wait for.
       if (schedule.entries.size() != 1) throw DecodeError("a schedule entry without its operation");
       break;
     case ScheduleType::kSettings:

@@ -13,7 +13,7 @@
 
 namespace hvdtune::wire {
 
-/// Number of an agreed description; from the second time on only it travels.
+/// Number of an agreed description; from the second time on ranks send only this number.
 using Slot = std::uint32_t;
 inline constexpr Slot kNoSlot = UINT32_MAX;
 
@@ -30,19 +30,19 @@ enum class AnnounceType : std::uint8_t {
   kTimeline = 5,    ///< this rank wants a recording to begin or to end
 };
 
-/// What happens to the recording of the job, on all ranks at one place in the schedule.
+/// Changes the recording of the job, on all ranks at one place in the schedule.
 struct TimelineOrder {
-  /// kToggle, asked for only: the coordinator makes it one of the others.
+  /// Only ranks send kToggle: the coordinator replaces it by kStart or kStop.
   enum class Action : std::uint8_t { kNothing = 0, kStart = 1, kStop = 2, kToggle = 3 };
 
   Action action = Action::kNothing;
-  std::string path = {};  ///< rank 0's file; others make theirs of it
+  std::string path = {};  ///< rank 0's file; the other ranks derive theirs from it
   bool mark_cycles = false;
   std::int64_t first_step = 0;  ///< as capture::Window
   std::int64_t end_step = 0;
-  // The coordinator's.
+  // The coordinator sets the following.
   bool all_ranks = false;       ///< every rank records, not only rank 0
-  std::string recording = {};   ///< tells the files of one recording from all others
+  std::string recording = {};   ///< identifies the files of one recording
   std::string time_space = {};  ///< the namespace of rank 0's clock
   std::string problem = {};     ///< why nothing happens
 
@@ -61,8 +61,7 @@ struct Announce {
   TimelineOrder timeline;          ///< kTimeline
 };
 
-/// Everything there is to say of a tensor that has a slot: the announcement made for every
-/// gradient.
+/// The whole announcement of a tensor that has a slot. A rank sends one for every gradient.
 struct AnnouncedSlot {
   Slot slot = kNoSlot;
   Ticket ticket = 0;
@@ -70,7 +69,7 @@ struct AnnouncedSlot {
   bool registered = false;  ///< Announce::registered
 };
 
-/// The bytes of one, without a string.
+/// The bytes of an AnnouncedSlot, without a string.
 struct AnnouncedSlotBytes {
   std::array<char, sizeof(AnnounceType) + sizeof(Slot) + sizeof(Ticket) + sizeof(Nanos) + 1>
       bytes{};
@@ -80,7 +79,7 @@ struct AnnouncedSlotBytes {
 
 AnnouncedSlotBytes encode_announce_slot(Slot slot, Ticket ticket, Nanos time,
                                         bool registered = false);
-/// `bytes` as is_announce_slot() has found them. Throws DecodeError.
+/// `bytes`: such that is_announce_slot() is true. Throws DecodeError.
 AnnouncedSlot decode_announce_slot(std::string_view bytes);
 std::string encode_announce_request(const Request& request, Ticket ticket, Nanos time);
 std::string encode_announce_shutdown();
@@ -101,10 +100,10 @@ enum class ScheduleType : std::uint8_t {
   kStackQuery = 5,  ///< one rank shall send its Python stack
   kShutdown = 6,    ///< the job ends here
   kAddProcessSet = 7,
-  kRemoveProcessSet = 8,  ///< what is queued in it fails
-  kJoined = 9,            ///< all ranks have joined; they take part again from here on
-  kTimeline = 10,         ///< a recording begins or ends here
-  kInterrupt = 11,        ///< whoever has finished a later batch is to look up: Engine::interrupt()
+  kRemoveProcessSet = 8,  ///< operations queued in it fail
+  kJoined = 9,      ///< all ranks have joined; all contribute their own data again from here on
+  kTimeline = 10,   ///< a recording begins or ends here
+  kInterrupt = 11,  ///< a rank that is finished with a later batch must check: Engine::interrupt()
 };
 
 /// Why a batch was closed: the answer to "why was it this small?".
@@ -119,14 +118,14 @@ enum class CloseReason : std::uint8_t {
 /// Slots that one BatchEntry can stand for.
 inline constexpr std::uint32_t kMaxRun = 1U << 16;
 
-/// One operation of a batch, or some in slots that follow each other. Its name travels only when
-/// the ranks may not know the slot yet, its description only when a rank that has joined must take
-/// part in it with zeros.
+/// One operation of a batch, or several in consecutive slots. It has a name only if some ranks may
+/// not know the slot yet, and a description only if a rank that has joined must contribute zeros to
+/// it.
 struct BatchEntry {
   Slot slot = kNoSlot;
   std::string name;
   std::optional<Request> description;
-  /// Without name and description: so many slots, from `slot` on.
+  /// Number of slots from `slot` on; more than 1 only without name and description.
   std::uint32_t run = 1;
 };
 
@@ -138,9 +137,9 @@ struct RuntimeSettings {
   Nanos cycle_time = kMillisecond;
   std::int64_t chunk_size = 0;      ///< bytes; 0 = chosen by the engine
   std::int64_t one_shot_limit = 0;  ///< bytes; 0 = chosen by the engine
-  /// Bytes of the largest batch on GPUs that goes past NCCL; 0 = none does.
+  /// Bytes of the largest batch on GPUs that bypasses NCCL; 0 = none does.
   std::int64_t nccl_bypass_limit = 0;
-  /// Within each host first, where ranks are on several; see Hierarchy.
+  /// Reduce within each host first, if the ranks are on several hosts; see Hierarchy.
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;
   std::int32_t nccl_streams = 1;  ///< batches on GPUs that run beside each other
@@ -154,14 +153,15 @@ struct Schedule {
   std::uint64_t batch = 0;        ///< kBatch: serial number
   CloseReason reason{};           ///< kBatch
   bool registered = false;        ///< kBatch: all ranks have its tensors in shared memory
-  /// kBatch; exactly one for kReject, kEvict, and for what ranks wait for by its name: kJoined,
-  /// kAddProcessSet, kRemoveProcessSet.
+  /// kBatch; exactly one for kReject and kEvict, and for the types that ranks wait for by name:
+  /// kJoined, kAddProcessSet, kRemoveProcessSet.
   std::vector<BatchEntry> entries;
   Status status;             ///< kReject, kShutdown
   RuntimeSettings settings;  ///< kSettings
-  /// kStackQuery; kJoined: the last to join; kTimeline: who asked for it, -1 for no rank.
+  /// kStackQuery; kJoined: the last rank to join; kTimeline: the rank that asked for it, -1 if none
+  /// did.
   std::int32_t rank = -1;
-  std::uint64_t question = 0;       ///< kStackQuery: comes back with the answer
+  std::uint64_t question = 0;       ///< kStackQuery: repeated in the answer
   std::uint64_t interrupt = 0;      ///< kInterrupt: Engine::interrupt()
   std::vector<std::int32_t> ranks;  ///< kAddProcessSet: global, ascending
   TimelineOrder timeline;           ///< kTimeline

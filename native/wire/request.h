@@ -10,7 +10,7 @@
 
 namespace hvdtune::wire {
 
-/// One tensor of a request: what ranks must agree about.
+/// One tensor of a request. All ranks must give the same.
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
@@ -29,10 +29,10 @@ struct Request {
   OpKind kind = OpKind::kAllreduce;
   ReduceOp reduce_op = ReduceOp::kSum;
   bool grouped = false;
-  /// False for automatic names, which never come again and would only thrash the slots.
+  /// False for automatic names, which are never used again and would only waste slots.
   bool cacheable = true;
   std::int32_t root = 0;  ///< global rank; broadcast only
-  /// GPU of the sender's that its tensors are on, kOnHost for none. Ranks may have different GPUs.
+  /// The sender's GPU that its tensors are on; kOnHost if on none. Ranks may have different GPUs.
   std::int32_t device = kOnHost;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -50,7 +50,7 @@ struct Request {
   static Request decode(Decoder& in);
 };
 
-/// Horovod's label for the operation; Adasum counts as one of its own.
+/// Horovod's label for the operation; Adasum has its own.
 const char* operation_label(const Request& request);
 
 /// "[2, 3]"; "[]" for a scalar.

@@ -204,8 +204,8 @@ def test_conformance_is_asked_past_nccl_where_each_rank_has_a_gpu():
         ((25.0, 30.0), "", 0, FAILED, "2 ranks: no size is faster past NCCL than over it."),
         ((5.0, 30.0), "", 3, FAILED, "3 results were wrong."),
         (
-            (5.0, 30.0), "[0]: short batches go by NCCL, too: no peers", 0, SKIPPED,
-            "short batches go by NCCL, too: no peers.",
+            (5.0, 30.0), "[0]: short batches also use NCCL: no peers", 0, SKIPPED,
+            "short batches also use NCCL: no peers.",
         ),
     ],
 )  # fmt: skip

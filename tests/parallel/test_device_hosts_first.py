@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 HIERARCHICAL = "NCCL_HIERARCHICAL_ALLREDUCE"
 THROUGH_HOSTS = "NCCL_AND_HOST_ALLREDUCE"
-WHY_NOT = "allreduces on GPUs do not go within each host first: "
+WHY_NOT = "allreduces on GPUs do not run within each host first: "
 
 
 def check_survivors(result: RanksResult, victim: int) -> None:

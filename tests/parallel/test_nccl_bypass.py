@@ -12,7 +12,7 @@ from support.recordings.timelines import carried_by
 
 pytestmark = pytest.mark.timeout(600)
 
-WHY_NOT = "short batches go by NCCL, too: "
+WHY_NOT = "short batches also use NCCL: "
 
 
 @pytest.mark.long

@@ -255,7 +255,7 @@ def test_a_full_disk_is_said_where_it_matters(
     warned = cut_off(ended)
     assert len(warned) <= 2
     assert sum(rank0 in line for line in warned) == int("0" in limited)
-    why = "the file had the most bytes that the process may write (File too large)"
+    why = "the file reached the size limit of this process (File too large)"
     assert f"hvdtune run: the timeline {path} was cut off: {why}" in told(ended)[-1]
     capsys.readouterr()
     assert main(["timeline", "check", str(path)]) == 1

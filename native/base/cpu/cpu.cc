@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 /// Adds `group`, below `root`, and every group above it up to `root` itself.
 void add_groups(const fs::path& root, const fs::path& group, std::vector<fs::path>& groups) {
   const fs::path relative = group.relative_path().lexically_normal();
-  // ".." is what a container sees of a group outside of it: only the mount's own files can be read.
+  // A container sees ".." in place of a group outside of it: only the mount's own files can be
+  // read.
   if (!relative.empty() && *relative.begin() != "..") {
     for (fs::path at = relative; !at.empty(); at = at.parent_path()) groups.push_back(root / at);
   }
@@ -39,7 +40,7 @@ std::vector<fs::path> control_groups(const fs::path& membership, const fs::path&
       add_groups(mount, group, groups);
     } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
       add_groups(mount / controllers, group, groups);
-      add_groups(mount / "cpu", group, groups);  // the usual link, whatever the mount is called
+      add_groups(mount / "cpu", group, groups);  // the usual link, whatever the name of the mount
     }
   }
   if (groups.empty()) groups = {mount, mount / "cpu"};

@@ -16,8 +16,8 @@ namespace {
 
 Fd open_counts(const char* path) { return Fd(::open(path, O_RDONLY | O_CLOEXEC)); }
 
-/// The file has three numbers: ns on a CPU, ns ready without one, and turns. All are 0 where the
-/// kernel could count them, but does not, and before the first turn.
+/// The file has three numbers: ns on a CPU, ns ready without one, and turns. All are 0 before the
+/// first turn, and if the kernel has its counting disabled.
 std::optional<Nanos> second_number(const Fd& file) {
   std::array<char, 96> text{};
   const ssize_t got = file.valid() ? ::pread(file.get(), text.data(), text.size(), 0) : 0;
@@ -39,7 +39,7 @@ std::optional<Nanos> cpu_wait_of_main_thread(int pid) {
 }
 
 std::optional<Nanos> cpu_wait_of_this_thread() {
-  // An open file goes on telling about the thread that opened it, also in a forked child.
+  // An open file always describes the thread that opened it, even in a forked child.
   thread_local Fd file;
   thread_local pid_t of_process = 0;
   if (!file.valid() || of_process != getpid()) {

@@ -9,7 +9,7 @@
 namespace hvdtune {
 namespace {
 
-/// Several times the kernel's own, 0.7 to 3 ms; it takes up to 100.
+/// Several times the kernel's default of 0.7 to 3 ms; the kernel accepts up to 100 ms.
 constexpr std::uint64_t kSlice = 20'000'000;  // ns
 
 /// The kernel's struct sched_attr, in its first version; C libraries have it since 2024.

@@ -38,7 +38,7 @@ LargeBlock new_pages(std::size_t bytes) noexcept {
 struct Kept {
   struct Entry {
     LargeBlock block;
-    std::uint64_t since;  // `allocations` when it came
+    std::uint64_t since;  // `allocations` when it was released
   };
 
   std::mutex mutex;
@@ -63,8 +63,8 @@ struct Kept {
   }
 };
 
-/// Never destroyed: results may outlive static objects. A forked child begins with a pool of its
-/// own: a thread that it does not have may hold the lock, and what is kept is its parent's to use.
+/// Never destroyed: results may outlive static objects. A forked child begins with an empty pool: a
+/// thread that does not exist in the child may hold the lock, and the kept blocks are the parent's.
 std::atomic<Kept*>& pool_of_process() {
   static std::atomic<Kept*> instance = [] {
     pthread_atfork(nullptr, nullptr, [] { pool_of_process().store(new Kept); });

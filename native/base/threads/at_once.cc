@@ -14,7 +14,7 @@ void at_once(const std::vector<std::function<void()>>& calls) {
   for (const auto& call : calls) {
     try {
       threads.emplace_back(call);
-    } catch (const std::system_error&) {  // as many threads as there may be
+    } catch (const std::system_error&) {  // no more threads allowed
       call();
     }
   }

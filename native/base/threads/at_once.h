@@ -5,8 +5,7 @@
 
 namespace hvdtune {
 
-/// Calls all of them beside each other, and returns when the last one has returned. They do not
-/// throw.
+/// Runs all calls in parallel, and returns after the last one has returned. They must not throw.
 void at_once(const std::vector<std::function<void()>>& calls);
 
 }  // namespace hvdtune

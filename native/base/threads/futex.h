@@ -8,8 +8,8 @@
 namespace hvdtune {
 
 /// Sleeps while `*word == expected`, at most until `deadline` (monotonic; kForever = no limit).
-/// Works across processes that map the same memory. May wake spuriously. `channels`: bits of which
-/// a wake-up must have one.
+/// Works across processes that map the same memory. May wake spuriously. `channels`: a bit mask;
+/// only a wake-up that shares a bit with it wakes this thread.
 void futex_wait(const std::atomic<std::uint32_t>* word, std::uint32_t expected, Nanos deadline,
                 std::uint32_t channels = UINT32_MAX);
 

@@ -19,7 +19,7 @@ void GivingWay::took(Nanos from, Nanos to) {
     lost_ = 0;
   }
   lost_ += to - from;
-  // Just woken up from the last time: one is enough to know.
+  // Giving way has just resumed: one long yield is enough to know that it still does not pay.
   const bool still = sleep_ > 0 && from - asleep_until_ < kWhile;
   if (lost_ < kMost && !still) return;
   sleep_ = still ? std::min(2 * sleep_, kLongestSleep) : kShortestSleep;

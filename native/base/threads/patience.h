@@ -7,14 +7,15 @@ namespace hvdtune {
 
 /// How a thread waits for another rank before it sleeps on a futex. A wake-up from sleep costs tens
 /// of microseconds, so a thread that expects an answer soon stays awake for a while: it polls, or,
-/// where ranks outnumber the CPUs and polling would only keep the awaited rank from running, it
-/// gives way to whoever can run. A thread that gives way costs nothing while others have work, and
-/// the switch to the rank it waits for (about a microsecond) is far cheaper than waking it.
+/// if ranks outnumber the CPUs and polling would only keep the awaited rank from running, it yields
+/// its CPU to any thread that can run. A thread that gives way costs nothing while others have
+/// work, and the switch to the rank it waits for (about a microsecond) is far cheaper than waking
+/// it.
 struct Patience {
   Nanos awake = 0;         ///< how long to stay awake; 0 = sleep at once
   bool gives_way = false;  ///< give_way() between two looks instead of polling
 
-  /// Looks until ready() or patience is at an end; whether ready() was true.
+  /// Looks until ready() is true or `awake` is over; returns whether ready() was true.
   template <typename Ready>
   bool wait(Ready&& ready) const {
     if (ready()) return true;
@@ -37,14 +38,15 @@ struct Patience {
   bool wait_giving_way(Ready& ready) const;
 };
 
-/// Giving way, until it turns out to be a mistake. Where somebody else computes on this CPU,
-/// sched_yield() hands it to him for a whole time slice of milliseconds, while a thread that sleeps
-/// on a futex is put before him when it is woken. So a thread that has lost most of a while that
-/// way gives way no more for some time, and longer when it finds the same afterwards. Single long
-/// yields are nothing: the awaited rank itself may have had much to do. One a thread.
+/// Decides whether giving way still pays. If another thread computes on this CPU, sched_yield()
+/// gives it the CPU for a whole time slice of milliseconds, whereas the kernel prefers a thread
+/// that wakes from a futex to the computing one. So a thread that has lost most of a period
+/// (kWhile) in long yields stops giving way for some time, and for longer if the same happens again
+/// afterwards. A single long yield proves nothing: the awaited rank itself may have had much to do.
+/// One object per thread.
 class GivingWay {
  public:
-  /// Of the calling thread.
+  /// The calling thread's object.
   static GivingWay& of_this_thread();
 
   /// Whether to give way at `now`, or to sleep.
@@ -58,10 +60,10 @@ class GivingWay {
     return after;
   }
 
-  /// What yield() has learned: one that took from `from` to `to`, kLong or more.
+  /// Accounts for a yield that lasted from `from` to `to`: kLong or more.
   void took(Nanos from, Nanos to);
 
-  /// Longer than what a rank usually does before it waits itself, shorter than a time slice.
+  /// Longer than a rank usually works before it waits itself, shorter than a time slice.
   static constexpr Nanos kLong = 2 * kMillisecond;
 
  private:

@@ -6,9 +6,9 @@
 
 namespace hvdtune {
 
-/// While one lives, the thread that made it gets no signals, and neither do threads that it starts
-/// meanwhile, for as long as they run: signals are the program's business and go to its own
-/// threads. A file beyond RLIMIT_FSIZE is an error in them then, not SIGXFSZ.
+/// While an object of this class exists, the thread that created it receives no signals. Threads
+/// that it starts meanwhile never receive any. Signals thus go to the program's own threads. In
+/// these threads, a file that exceeds RLIMIT_FSIZE causes an error, not SIGXFSZ.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

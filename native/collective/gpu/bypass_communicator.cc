@@ -28,7 +28,7 @@ std::optional<std::string> BypassCommunicator::failure() const {
 }
 
 void BypassCommunicator::abort() {
-  // In a stream of both, either may be behind the other: nobody waits before both are told.
+  // In a stream of both, either's work may be queued behind the other's: tell both before waiting.
   peers_->give_up();
   rest().abort();
   peers_->abort();

@@ -7,10 +7,10 @@
 
 namespace hvdtune {
 
-/// A DeviceCommunicator beside another one of the same members, for batches that are short:
-/// allreduces of up to PeerAllreduce::kLongest bytes go by PeerAllreduce, everything else by the
-/// other. Which batches are given to which of the two is their caller's choice, the same on all
-/// members; both may have work under way in one stream or in several.
+/// A DeviceCommunicator for short batches, beside another one of the same members: allreduces of up
+/// to PeerAllreduce::kLongest bytes use PeerAllreduce, everything else uses the other. The caller
+/// chooses for each batch, the same on all members, which of the two gets it; both may have work
+/// under way in one stream or in several.
 class BypassCommunicator final : public PartialDeviceCommunicator {
  public:
   BypassCommunicator(std::shared_ptr<DeviceCommunicator> rest,

@@ -43,7 +43,7 @@ class ColumnThroughHosts final : public ColumnAllreduce {
 
   ~ColumnThroughHosts() override {
     if (copies_have_ended(kGrace)) return;
-    (void)new PinnedMemory(std::move(memory_));  // copies may still use it: it stays
+    (void)new PinnedMemory(std::move(memory_));  // leaked: copies may still use it
   }
 
   [[nodiscard]] const char* activity() const override { return "NCCL_AND_HOST_ALLREDUCE"; }
@@ -58,7 +58,7 @@ class ColumnThroughHosts final : public ColumnAllreduce {
       memory_ = PinnedMemory();
       memory_ = PinnedMemory(device_, wanted);
     }
-    // In the order of the stream: behind the way back of the share before, from the same memory.
+    // The stream orders this copy after the previous share's copy back from the same memory.
     device_->copy(memory_.pointer(), share, bytes, stream);
     copied_.record(stream);
     await_copies();
@@ -83,7 +83,7 @@ class ColumnThroughHosts final : public ColumnAllreduce {
   static constexpr const char* kGivenUp = "the exchange between hosts was aborted";
   static constexpr std::size_t kLeast = std::size_t{1} << 20;
   static constexpr Nanos kGrace = 5 * kSecond;
-  static constexpr Nanos kBetweenLooks = kMillisecond;  // at whether something has failed
+  static constexpr Nanos kBetweenLooks = kMillisecond;  // for a failure
 
   static void pause(Nanos waited) {
     const Nanos time = waited < kMillisecond ? 5 * kMicrosecond : 50 * kMicrosecond;
@@ -99,17 +99,17 @@ class ColumnThroughHosts final : public ColumnAllreduce {
         if (waited > most) return false;
         pause(waited);
       }
-    } catch (const Error&) {  // that GPU does nothing any more
+    } catch (const Error&) {  // the GPU does nothing any more
     }
     return true;
   }
 
-  /// Never asleep in the driver: what is before it in the stream may wait for a rank that is dead.
+  /// Never sleeps in the driver: earlier work in the stream may wait for a dead rank.
   void await_copies() const {
     const Nanos began = monotonic_now();
     Nanos looked = 0;
     while (true) {
-      const bool done = copied_.done();  // maybe because what was before it was aborted
+      const bool done = copied_.done();  // maybe because earlier work was aborted
       if (given_up_) throw Error(ErrorKind::kAborted, kGivenUp);
       if (done) return;
       const Nanos now = monotonic_now();

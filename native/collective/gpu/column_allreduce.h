@@ -17,31 +17,31 @@ class ColumnAllreduce {
  public:
   virtual ~ColumnAllreduce() = default;
 
-  /// What the timeline calls an allreduce that goes within each host first, and so between them.
-  /// Static storage.
+  /// The timeline's name of an allreduce that runs within each host first and uses this between
+  /// hosts. Static storage.
   [[nodiscard]] virtual const char* activity() const = 0;
 
-  /// `share` is reduced in place, in the order of `stream`. As DeviceCommunicator::allreduce()
-  /// without a factor; may wait for the stream. Throws as that does.
+  /// Reduces `share` in place, in the order of `stream`. Like DeviceCommunicator::allreduce()
+  /// without a factor, also in what it throws; may wait for the stream.
   virtual void allreduce(CudaPointer share, std::size_t count, DType dtype, ReduceOp op,
                          CudaStream stream) = 0;
-  /// As DeviceCommunicator's.
+  /// See DeviceCommunicator::enroll().
   virtual void enroll(const DevicePiece& memory) = 0;
   virtual void withdraw(const DevicePiece& memory) = 0;
   [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
-  /// From now on calls throw, those included whose wait for the stream ends. Does not wait. Any
-  /// thread; before abort(), where something else is aborted that calls wait for.
+  /// From now on calls throw, including calls in progress once their wait for the stream ends. Does
+  /// not wait. Any thread; call it before aborting anything else that calls wait for.
   virtual void give_up() {}
   virtual void abort() = 0;
 };
 
-/// By a communicator of the column's members.
+/// Uses a communicator of the column's members.
 std::unique_ptr<ColumnAllreduce> make_column_on_gpus(std::unique_ptr<DeviceCommunicator> members);
 
-/// Through page-locked memory of the hosts, between which `members` carries it. The caller waits
-/// for its stream, and for the other members until the job is over. `members` outlives it, and
-/// belongs to its thread. `why_not`: why it need not wait for its stream any more, if so: the job
-/// is over, or what comes before has failed.
+/// Copies through page-locked memory of the hosts; `members` exchanges it between them. Calls wait
+/// for their stream, and for the other members until the job is over. `members` must outlive it,
+/// and belongs to its thread. `why_not`: if a call must stop waiting for its stream, the reason:
+/// the job is over, or earlier work in the stream has failed.
 std::unique_ptr<ColumnAllreduce> make_column_through_hosts(
     Communicator& members, std::shared_ptr<const Device> device,
     std::function<std::optional<std::string>()> why_not);

@@ -54,7 +54,8 @@ std::optional<std::string> HierarchicalDeviceCommunicator::failure() const {
 
 void HierarchicalDeviceCommunicator::abort() {
   between_->give_up();
-  // In the stream each may be behind another: all are told before one of them has ended.
+  // In the stream each one's work may be queued behind another's: tell all at once, before waiting
+  // for any.
   at_once(
       {[this] { within_->abort(); }, [this] { between_->abort(); }, [this] { rest().abort(); }});
 }

@@ -11,7 +11,7 @@
 namespace hvdtune {
 namespace {
 
-/// What a member tells the others about itself.
+/// A member's description of itself for the others.
 struct Offer {
   CudaEventHandle events[4];  ///< written and read, of each half
 };
@@ -51,7 +51,7 @@ IpcCommunicator::IpcCommunicator(Communicator& control, std::shared_ptr<const De
   HVD_CHECK(options_.window_bytes > 0 && options_.window_bytes % 4096 == 0);
 }
 
-/// This member's own half of what all need.
+/// Creates this member's own buffer and events.
 void IpcCommunicator::open() {
   if (size_ > kMostKernelSources) {
     throw Error(ErrorKind::kInvalidArgument,
@@ -68,7 +68,7 @@ void IpcCommunicator::open() {
   }
 }
 
-/// Collective: everybody opens the others' events.
+/// Collective: each member opens the others' events.
 void IpcCommunicator::share() {
   std::string problem;
   Offer offer{};
@@ -104,8 +104,8 @@ void IpcCommunicator::share() {
 }
 
 IpcCommunicator::~IpcCommunicator() {
-  // Others may still read this member's buffer. That each has called record() for what it reads was
-  // settled at the end of the last operation, so this ends, whoever has gone meanwhile.
+  // Others may still read this member's buffer. Each had called record() for its reads by the end
+  // of the last operation, so this wait ends, even if members have left meanwhile.
   if (!connected_ || failure()) return;
   try {
     for (const Member& member : members_) {
@@ -161,7 +161,7 @@ void IpcCommunicator::abort() {
   if (failure_.empty()) failure_ = "the exchange between GPUs was aborted";
 }
 
-/// An operation that is interrupted leaves the members in different rounds: it is the last.
+/// An interrupted operation leaves the members in different rounds, so it is the last.
 template <class Body>
 void IpcCommunicator::guarded(const char* what, Body&& body) {
   if (const auto why = failure()) {
@@ -170,7 +170,7 @@ void IpcCommunicator::guarded(const char* what, Body&& body) {
   try {
     const std::size_t before = round_;
     body();
-    if (round_ != before) control_.barrier();  // all have called record() for all that they read
+    if (round_ != before) control_.barrier();  // all have called record() for all their reads
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = error.what();
@@ -183,8 +183,8 @@ void IpcCommunicator::guarded(const char* what, Body&& body) {
 /// This member's half of the round may be written from here on in `stream`.
 void IpcCommunicator::begin(CudaStream stream) {
   if (round_ < 2) return;
-  // Everybody has called record() for the last round with this half: that was before the meeting of
-  // the round after it.
+  // All members have called record() for the last round with this half: they did so before the
+  // meet() of the following round.
   for (const Member& member : members_) member.halves[round_ % 2].read->wait(stream);
 }
 
@@ -196,7 +196,7 @@ void IpcCommunicator::meet(CudaStream stream) {
   for (const Member& member : members_) member.halves[round_ % 2].written->wait(stream);
 }
 
-/// This member has read what it reads.
+/// This member has finished reading.
 void IpcCommunicator::end(CudaStream stream) {
   members_[static_cast<std::size_t>(index_)].halves[round_ % 2].read->record(stream);
   ++round_;
@@ -242,8 +242,8 @@ void IpcCommunicator::allreduce(CudaPointer in, CudaPointer out, std::size_t cou
   });
 }
 
-/// Everybody's share of a window, into the same place of its half of the next round; this round
-/// ends, and the next one has begun. `shares`: where they are.
+/// Every member reduces its share of a window into the same position of its half of the next round.
+/// Ends this round and begins the next. `shares`: the positions of the shares.
 void IpcCommunicator::reduce_share(std::size_t count, DType dtype, ReduceOp op, double factor,
                                    std::vector<DevicePiece>& shares, CudaStream stream) {
   const std::size_t size = dtype_size(dtype);
@@ -327,7 +327,7 @@ void IpcCommunicator::exchange(std::span<const DevicePiece> send,
     if (send[own].at != receive[own].at) {
       device_->copy(receive[own].at, send[own].at, send[own].bytes, stream);
     }
-    // Rounds are for all members, also for those that have less to say.
+    // All members take part in every round, even those with less to send.
     std::int64_t longest = 0;
     for (std::size_t member = 0; member < send.size(); ++member) {
       if (member == own) continue;

@@ -17,37 +17,37 @@
 namespace hvdtune {
 
 struct IpcOptions {
-  /// Every member has a buffer of two halves as long as this, which the others read. A multiple of
-  /// 4096; what is longer goes in several rounds.
+  /// Every member has a buffer of two halves of this length, which the others read. A multiple of
+  /// 4096; longer messages take several rounds.
   std::size_t window_bytes = std::size_t{4} << 20;
-  /// The longest allreduce of which every member reduces all (one round); in a longer one each
-  /// reduces a share, and collects the others' (two rounds).
+  /// The longest allreduce that every member reduces whole (one round); in a longer one each member
+  /// reduces a share, and collects the others' shares (two rounds).
   std::size_t one_shot_limit = std::size_t{256} << 10;
 };
 
-/// Ranks of one host that read each other's device memory (CUDA IPC), on one GPU or on several that
-/// reach each other. Needs no NCCL, and lets ranks share a GPU: no kernel waits for another rank.
+/// Ranks of one host that read each other's device memory (CUDA IPC), on one GPU or on several with
+/// peer access. Needs no NCCL, and lets ranks share a GPU: no kernel waits for another rank.
 ///
-/// A round: everybody copies its part into one half of its buffer and records an event; when all
-/// have (a barrier of the hosts over `control`), everybody's stream waits for everybody's event and
-/// reads. A half is written again when all have read it. Sums are taken in member order, on every
-/// member alike.
+/// A round: every member copies its part into one half of its buffer and records an event. When all
+/// have done so (a barrier of the processes over `control`), every member's stream waits for all
+/// events and reads. A half is written again after all have read it. Every member adds in member
+/// order.
 ///
-/// What is enqueued waits only for what other members have enqueued before, so it ends by itself
-/// also where a member does not come any more.
+/// Enqueued work waits only for work that other members have enqueued before, so it ends by itself
+/// even if a member has stopped participating.
 class IpcCommunicator final : public DeviceCommunicator {
  public:
-  /// Collective over the members of `control`, at most 16, on one host and in processes of their
-  /// own. Operations use `control`, so nothing else does meanwhile; the destructor does not.
-  /// Throws Error(kInvalidArgument), the same text on all members, where some cannot read others'
-  /// memory or have no kernels; Error(kAborted) when the job is aborted.
+  /// Collective over the members of `control`: at most 16, on one host, each in its own process.
+  /// Operations use `control`, so nothing else may use it meanwhile; the destructor does not use
+  /// it. Throws Error(kInvalidArgument), the same text on all members, if some cannot read others'
+  /// memory or have no kernels; Error(kAborted) if the job is aborted.
   static std::unique_ptr<IpcCommunicator> connect(Communicator& control,
                                                   std::shared_ptr<const Device> device,
                                                   std::shared_ptr<DeviceKernels> kernels,
                                                   IpcOptions options);
 
-  /// Waits until this member and the others have read what they read; it does not matter whether
-  /// the others come here, too.
+  /// Waits until this member and the others have finished reading each other's memory; the others
+  /// need not be in their destructors.
   ~IpcCommunicator() override;
 
   [[nodiscard]] int size() const override { return size_; }
@@ -71,10 +71,10 @@ class IpcCommunicator final : public DeviceCommunicator {
   void abort() override;
 
  private:
-  /// What a member has for each half of its buffer.
+  /// A half of a member's buffer, with its events.
   struct Half {
     std::unique_ptr<PeerEvent> written;  ///< this member's part is in it
-    std::unique_ptr<PeerEvent> read;     ///< this member has read everybody's
+    std::unique_ptr<PeerEvent> read;     ///< this member has read all members' halves
   };
   struct Member {
     std::array<Half, 2> halves;

@@ -20,7 +20,7 @@ constexpr int kSharesGpus = 23000;
 /// NCCL_CTA_POLICY_ZERO, and the first NCCL that has it.
 constexpr int kZeroCtas = 2;
 constexpr int kHasZeroCtas = 22800;
-/// More thread blocks no collective of NCCL's has; where a GPU has fewer, NCCL lowers it.
+/// The most thread blocks of any NCCL collective; NCCL lowers it for a GPU with fewer.
 constexpr int kMostCtas = 64;
 
 /// NCCL's type for data of `dtype`, if it can reduce them. bool: as bytes 0 and 1.
@@ -68,15 +68,15 @@ std::optional<NcclOp> nccl_op(DType dtype, ReduceOp op) {
   return {};
 }
 
-/// A factor in the type of the data, as NCCL takes it.
+/// A factor in the type of the data, as NCCL expects it.
 union Scalar {
   double f64;
   float f32;
   std::uint16_t f16;
 };
 
-/// `factor` as `dtype`; nothing where that is not a floating type, or leaves less of the factor
-/// than a number of that type has digits.
+/// `factor` as `dtype`; nothing if that is not a floating type, or if the factor would lose digits
+/// of that type's precision.
 std::optional<Scalar> scalar_of(DType dtype, double factor) {
   Scalar scalar{};
   double kept = factor;
@@ -101,13 +101,13 @@ std::optional<Scalar> scalar_of(DType dtype, double factor) {
 }
 
 void rest(Nanos waited) {
-  // Mostly it is a matter of microseconds; where it is not, nobody is in a hurry.
+  // Most waits take microseconds; longer ones are not urgent.
   const Nanos pause = waited < kMillisecond ? 20 * kMicrosecond : kMillisecond;
   const timespec time{0, static_cast<long>(pause)};
   nanosleep(&time, nullptr);
 }
 
-/// What keeps these members from using NCCL together: the same on all of them. Collective.
+/// Why these members cannot use NCCL together; the same on all of them. Collective.
 std::string disagreement(Communicator& control, const NcclLibrary& library, const Device& device,
                          bool share_gpu) {
   std::int64_t uuid[2];
@@ -174,7 +174,7 @@ std::unique_ptr<NcclCommunicator> NcclCommunicator::connect(
   try {
     made->join(id);
   } catch (const Error& error) {
-    made->abort();  // the other members wait for this one: some of them are told by NCCL
+    made->abort();  // the other members wait for this one: NCCL tells some of them
     problem = error.what();
   }
   problem = first_problem(control, problem);
@@ -237,7 +237,7 @@ NcclConfig NcclCommunicator::config() const {
   if (options_.max_ctas > 0) config.max_ctas = options_.max_ctas;
   if (options_.min_ctas > 0) {
     config.min_ctas = options_.min_ctas;
-    // NCCL takes "unset" for a number here, and refuses a least without a most.
+    // NCCL would treat "unset" as a number here, and refuses a minimum without a maximum.
     if (options_.max_ctas <= 0) config.max_ctas = kMostCtas;
   }
   if (options_.cga_cluster_size >= 0) config.cga_cluster_size = options_.cga_cluster_size;
@@ -281,9 +281,9 @@ void NcclCommunicator::issue(const char* what, const Call& call) {
   settle(what);
 }
 
-/// Until NCCL takes the next call, or fails. Calls say kSuccess that are in progress all the same
-/// (ncclCommWindowRegister, seen with NCCL 2.31; ncclSend: NVIDIA/nccl issue 1495), so that only
-/// the communicator's own state counts.
+/// Waits until NCCL accepts the next call, or fails. Some calls return kSuccess while they are
+/// still in progress (ncclCommWindowRegister, seen with NCCL 2.31; ncclSend: NVIDIA/nccl issue
+/// 1495), so only the communicator's own state counts.
 void NcclCommunicator::settle(const char* what) {
   const Nanos began = monotonic_now();
   while (true) {
@@ -350,7 +350,7 @@ void NcclCommunicator::allreduce(CudaPointer in, CudaPointer out, std::size_t co
 void NcclCommunicator::broadcast(int root, CudaPointer in, CudaPointer out, std::size_t bytes,
                                  CudaStream stream) {
   if (bytes == 0) return;
-  // NCCL wants an address on every member, though it reads only the root's.
+  // NCCL requires an address on every member, though it reads only the root's.
   const CudaPointer from = index_ == root ? in : out;
   issue("NCCL_BCAST", [&](NcclComm comm) {
     return library_->ncclBroadcast(address(from), address(out), bytes, NcclType::kUint8, root, comm,
@@ -432,7 +432,7 @@ void NcclCommunicator::enroll_together(const DevicePiece& memory, Communicator& 
     const auto said = control.exchange({flag ? 1 : 0});
     return std::ranges::find(said, 0) == said.end();
   };
-  // Ranks that share a GPU are for development: the plainest way will do.
+  // Ranks share a GPU only in development: the simplest way is enough.
   const bool offered = library_->ncclCommWindowRegister != nullptr && !options_.share_gpu;
   if (memory.bytes == 0 || !all(offered)) return enroll(memory);
   const bool opened = open_window(memory);
@@ -441,7 +441,7 @@ void NcclCommunicator::enroll_together(const DevicePiece& memory, Communicator& 
   enroll(memory);
 }
 
-/// Whether NCCL has made a window of the memory: it may say no, or make none.
+/// Whether NCCL has made a window of the memory: it may refuse, or return none.
 bool NcclCommunicator::open_window(const DevicePiece& memory) {
   const auto key = std::pair{memory.at, memory.bytes};
   {
@@ -483,7 +483,7 @@ void NcclCommunicator::withdraw(const DevicePiece& memory) {
       }
     }
     settle("ncclCommWindowDeregister");
-  } catch (const Error&) {  // the job or the driver is over; the next call says so
+  } catch (const Error&) {  // the job or the driver has ended; the next call reports it
   }
 }
 
@@ -508,7 +508,7 @@ void NcclCommunicator::abort() {
   try {
     const Device::Current current(*device_);
     library_->ncclCommAbort(comm_);
-  } catch (const Error&) {  // the driver has ended, and what ran with it
+  } catch (const Error&) {  // the driver has ended, and all its work with it
   }
   comm_ = nullptr;
   enrolled_.clear();

@@ -16,31 +16,30 @@
 namespace hvdtune {
 
 struct NcclOptions {
-  int min_ctas = 0;           ///< thread blocks a collective uses at least; 0 = NCCL's choice
-  int max_ctas = 0;           ///< … and at most; 0 = NCCL's choice
+  int min_ctas = 0;           ///< least thread blocks of a collective; 0 = NCCL's choice
+  int max_ctas = 0;           ///< most thread blocks of a collective; 0 = NCCL's choice
   int cga_cluster_size = -1;  ///< thread blocks in a cluster; -1 = NCCL's choice
   int cta_policy = -1;        ///< NCCL_CTA_POLICY_*, 0 to 2; -1 = NCCL's choice
   bool share_gpu = false;     ///< members may be on one GPU (NCCL 2.30 or later)
-  /// Of connecting, and of every wait for other members.
+  /// Timeout of connecting, and of every wait for other members.
   Nanos timeout = 60 * kSecond;
-  /// Looked at during every wait: why the job is aborted, if it is. Any thread.
+  /// Called during every wait: returns why the job is aborted, if it is. Any thread.
   std::function<std::optional<std::string>()> aborted = [] { return std::nullopt; };
 };
 
 /// NCCL among the members of a process set.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
-  /// Collective over the members of `control`, whose order is this one's; nothing else goes over
-  /// `control` meanwhile. Waits for all; NCCL has options.timeout.
-  /// Throws Error(kInvalidArgument), the same text on all members: two members on one GPU,
-  /// different versions of NCCL; Error(kAborted) where NCCL cannot connect them, or the job is
-  /// aborted.
+  /// Collective over the members of `control`, in the same order; nothing else may use `control`
+  /// meanwhile. Waits for all; NCCL may take options.timeout. Throws Error(kInvalidArgument), the
+  /// same text on all members, if two members are on one GPU or have different versions of NCCL;
+  /// Error(kAborted) if NCCL cannot connect them, or the job is aborted.
   static std::unique_ptr<NcclCommunicator> connect(Communicator& control,
                                                    std::shared_ptr<const NcclLibrary> library,
                                                    std::shared_ptr<const Device> device,
                                                    NcclOptions options);
 
-  /// Waits for what is enqueued, for options.timeout at most, and aborts it then.
+  /// Waits for the enqueued work, for options.timeout at most, and then aborts it.
   ~NcclCommunicator() override;
 
   [[nodiscard]] int size() const override { return size_; }
@@ -59,8 +58,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   void exchange(std::span<const DevicePiece> send, std::span<const DevicePiece> receive,
                 CudaStream stream) override;
   void enroll(const DevicePiece& memory) override;
-  /// As a symmetric window, where NCCL (2.27 or later) has such; otherwise as enroll(), on all
-  /// members. Memory of ncclMemAlloc. What NCCL says at once is no error.
+  /// Registers the memory, from ncclMemAlloc, as a symmetric window if NCCL supports it (2.27 or
+  /// later); otherwise like enroll(), on all members. If NCCL refuses at once, that is no error.
   void enroll_together(const DevicePiece& memory, Communicator& control) override;
   void withdraw(const DevicePiece& memory) override;
   [[nodiscard]] std::optional<std::string> failure() const override;
@@ -87,12 +86,12 @@ class NcclCommunicator final : public DeviceCommunicator {
   int size_;
   int index_;
 
-  /// Of comm_ and what follows: abort() may come from another thread at any time.
+  /// Guards comm_ and the following members: another thread may call abort() at any time.
   mutable std::mutex mutex_;
   NcclComm comm_ = nullptr;  ///< null: aborted
   mutable std::string failure_;
   std::map<std::pair<CudaPointer, std::size_t>, void*> enrolled_;
-  /// NCCL may fill in a window later; where it is stays the same until then.
+  /// NCCL may write a window's handle later; the address of the handle must not change until then.
   std::map<std::pair<CudaPointer, std::size_t>, NcclWindow> windows_;
 };
 

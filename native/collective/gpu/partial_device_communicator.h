@@ -7,8 +7,8 @@
 
 namespace hvdtune {
 
-/// A DeviceCommunicator that does allreduces in its own way; every other operation is that of
-/// another one, of the same members.
+/// A DeviceCommunicator that implements allreduces itself, and passes every other operation to
+/// another communicator of the same members.
 class PartialDeviceCommunicator : public DeviceCommunicator {
  public:
   [[nodiscard]] int size() const override { return rest_->size(); }

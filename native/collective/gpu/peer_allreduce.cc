@@ -17,13 +17,13 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kFlagBytes = (sizeof(MeetingFlags) + 255) / 256 * 256;
-constexpr std::size_t kWordBytes = 256;  // of `over`, which nothing else is near
+constexpr std::size_t kWordBytes = 256;  // of `over`, so that nothing else shares its cache line
 constexpr Nanos kFarewellPatience = 2 * kSecond;
 constexpr Nanos kAbortPatience = kSecond;
 constexpr auto kPause = std::chrono::microseconds(100);
 
-/// What keeps these members from waiting for each other on their GPUs: the same on all of them, or
-/// nothing. Collective.
+/// Why these members cannot wait for each other on their GPUs, if they cannot; the same on all of
+/// them. Collective.
 std::string obstacle(Communicator& control, const Device& device, const DeviceKernels& kernels) {
   std::int64_t uuid[2];
   static_assert(sizeof uuid == sizeof(CudaUuid));
@@ -78,7 +78,7 @@ PeerAllreduce::PeerAllreduce(Communicator& control, const std::shared_ptr<const 
   std::memset(host_.data(), 0, kWordBytes);
 }
 
-/// Collective. Nobody writes anybody's flags before all are zero.
+/// Collective. No member writes another's flags before all are zero.
 void PeerAllreduce::share(Communicator& control) {
   buffers_.emplace(control, device_, kFlagBytes + 2 * kLongest);
   std::string problem;
@@ -94,8 +94,8 @@ void PeerAllreduce::share(Communicator& control) {
 
 PeerAllreduce::~PeerAllreduce() {
   if (round_ == 0 || failure()) return;
-  // All have begun the last round, as this member's kernel has ended; some may still read its
-  // buffer, and write its flags.
+  // All have begun the last round, since this member's kernel has ended; some may still read its
+  // buffer and write its flags.
   const Nanos deadline = monotonic_now() + kFarewellPatience;
   try {
     const DeviceStream stream(device_);
@@ -146,7 +146,7 @@ void PeerAllreduce::allreduce(CudaPointer in, CudaPointer out, std::size_t count
     blocks_ = kernels_->meet(work, dtype, op, stream);
     last_.record(stream);
   } catch (const Error& error) {
-    const std::lock_guard lock(mutex_);  // the others wait for this round: there is no other
+    const std::lock_guard lock(mutex_);  // the others wait for this round, so it is the last
     if (failure_.empty()) failure_ = error.what();
     throw;
   }
@@ -159,7 +159,7 @@ std::optional<std::string> PeerAllreduce::failure() const {
 }
 
 void PeerAllreduce::give_up() {
-  // Without the lock: whoever launches may wait until a kernel ends.
+  // Without the lock: a thread that launches holds it and may wait until a kernel ends.
   std::atomic_ref(*static_cast<unsigned*>(host_.data())).store(1);
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) failure_ = "the exchange between GPUs was aborted";

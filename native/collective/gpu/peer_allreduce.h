@@ -12,27 +12,27 @@
 
 namespace hvdtune {
 
-/// Short allreduces among GPUs of one host that reach each other's memory, one member a GPU: one
-/// kernel each, and nothing but it. The members' kernels meet in memory of the GPUs; hosts do not
-/// (as IpcCommunicator's do, twice an operation), so a call costs its thread one launch, and who is
-/// ahead goes on enqueuing.
+/// Short allreduces among GPUs of one host with peer access, one member per GPU: each is a single
+/// kernel. The members' kernels synchronise in GPU memory; their processes do not synchronise (as
+/// IpcCommunicator's do, twice per operation). So a call costs its thread one launch, and a member
+/// that is ahead goes on enqueuing.
 ///
-/// A round: each block copies what this member brings into this member's buffer, writes the round's
-/// number into a place of every other member's (a store that releases, system-wide), waits for
-/// theirs in its own (loads that acquire), and reduces everybody's part in member order. Buffers
-/// have two halves. Who has seen all numbers of round r+1 knows that all have ended the kernel of
-/// round r, as a member's kernels run one after the other; so nobody writes a half in round r+2
-/// that somebody still reads in round r.
+/// A round: each block copies this member's data into this member's buffer, writes the round's
+/// number into every other member's buffer (a system-wide release store), waits for their numbers
+/// in its own (acquire loads), and reduces all members' parts in member order. Buffers have two
+/// halves. A member that has seen all numbers of round r+1 knows that all have ended the kernel of
+/// round r, as a member's kernels run one after the other. So no member writes a half in round r+2
+/// that another still reads in round r.
 ///
-/// Kernels that wait for other GPUs need what NCCL's need: a place on every GPU at the same time.
-/// Each member has a GPU of its own; all members enqueue everything that waits, NCCL's collectives
-/// too, in the order of the schedule, so what comes first waits for nothing that comes later; and a
-/// kernel of 32 blocks at most takes no more room than NCCL's would have taken in its stream. A
-/// block waits for one block of each other member, so a kernel whose blocks do not all run at once
-/// still ends.
+/// Kernels that wait for other GPUs need, like NCCL's, to run on all GPUs at the same time. This is
+/// ensured as follows. Each member has its own GPU. All members enqueue all kernels that wait,
+/// including NCCL's, in the order of the schedule, so an earlier one never waits for a later one. A
+/// kernel has at most 32 blocks, so it takes no more room than NCCL's kernel would in its stream. A
+/// block waits for one block of each other member, so a kernel ends even if its blocks do not all
+/// run at once.
 ///
-/// abort() sets a word of page-locked memory, at which waiting blocks look now and then: a kernel
-/// that waits for a dead member ends without a result.
+/// abort() sets a word of page-locked memory, which waiting blocks check regularly: a kernel that
+/// waits for a dead member ends without a result.
 ///
 /// One thread at a time, except failure(), give_up() and abort().
 class PeerAllreduce {
@@ -40,29 +40,30 @@ class PeerAllreduce {
   /// The longest message, in bytes.
   static constexpr std::size_t kLongest = std::size_t{1} << 20;
 
-  /// Collective over the members of `control`: 2 to 16, each in a process and on a GPU of its own.
-  /// Throws Error(kInvalidArgument), the same text on all members, where there cannot be one;
-  /// Error(kAborted) when the job is aborted.
+  /// Collective over the members of `control`: 2 to 16, each with its own process and GPU. Throws
+  /// Error(kInvalidArgument), the same text on all members, if these cannot have one;
+  /// Error(kAborted) if the job is aborted.
   static std::unique_ptr<PeerAllreduce> connect(Communicator& control,
                                                 const std::shared_ptr<const Device>& device,
                                                 std::shared_ptr<DeviceKernels> kernels);
 
-  /// Waits until the others have read what this member has brought, for 2 s at most; it does not
-  /// matter whether they come here, too. What this member has enqueued is done, or was aborted.
+  /// Waits until the others have read this member's data, for 2 s at most; they need not be in
+  /// their destructors. This member's enqueued work must be done or aborted before.
   ~PeerAllreduce();
   PeerAllreduce(const PeerAllreduce&) = delete;
   PeerAllreduce& operator=(const PeerAllreduce&) = delete;
 
-  /// As DeviceCommunicator::allreduce(); all types and operators but kAverage and kAdasum, a factor
-  /// of sums only, at most kLongest bytes. Never waits. Throws Error(kAborted).
+  /// Like DeviceCommunicator::allreduce(), for all types and all operators except kAverage and
+  /// kAdasum, a factor for sums only, and at most kLongest bytes. Never waits. Throws
+  /// Error(kAborted).
   void allreduce(CudaPointer in, CudaPointer out, std::size_t count, DType dtype, ReduceOp op,
                  double factor, CudaStream stream);
 
   [[nodiscard]] std::optional<std::string> failure() const;
-  /// What is enqueued ends, with undefined results, once its stream comes to it. Does not wait. Any
-  /// thread; more than once.
+  /// Makes enqueued work end, with undefined results, once its stream reaches it. Does not wait.
+  /// Any thread; may be called more than once.
   void give_up();
-  /// … and returns when that is so, or after a second, if the stream does not come to it.
+  /// The same, and waits until that work has ended, for a second at most.
   void abort();
 
  private:
@@ -77,11 +78,11 @@ class PeerAllreduce {
   int size_;
   int index_;
   std::optional<PeerBuffers> buffers_;  ///< MeetingFlags, then two halves
-  PinnedMemory host_;                   ///< MeetingWork::over, then room to look at MeetingFlags
-  DeviceEvent last_;                    ///< the end of what is enqueued
-  CudaStream stream_ = nullptr;         ///< … where
+  PinnedMemory host_;                   ///< MeetingWork::over, then room to read MeetingFlags
+  DeviceEvent last_;                    ///< the end of the enqueued work
+  CudaStream stream_ = nullptr;         ///< its stream
   std::uint64_t round_ = 0;
-  std::uint64_t blocks_ = 0;  ///< of the last round
+  std::uint64_t blocks_ = 0;  ///< blocks of the last round
   mutable std::mutex mutex_;
   std::string failure_;
 };

@@ -11,7 +11,7 @@
 namespace hvdtune {
 namespace {
 
-/// What a member tells the others about its buffer.
+/// A member's description of its buffer for the others.
 struct BufferOffer {
   std::int64_t host;  ///< a hash of it
   CudaMemoryHandle buffer;
@@ -45,7 +45,7 @@ PeerBuffers::PeerBuffers(Communicator& control, const std::shared_ptr<const Devi
       if (offers[member].host != offers[0].host) {
         throw Error(ErrorKind::kInvalidArgument,
                     "CUDA IPC is for ranks of one host, and members 0 and " +
-                        std::to_string(member) + " are on different ones");
+                        std::to_string(member) + " are on different hosts");
       }
       if (static_cast<int>(member) == control.index()) {
         at_.push_back(own_.pointer());

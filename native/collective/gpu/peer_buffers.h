@@ -8,17 +8,17 @@
 
 namespace hvdtune {
 
-/// Device memory of every member, which all the others have opened: ranks of one host, in processes
-/// of their own, on one GPU or on several that reach each other.
+/// Device memory of every member, which all the others have opened. The members are ranks of one
+/// host, each in its own process, on one GPU or on several with peer access.
 class PeerBuffers {
  public:
   /// Collective over the members of `control`: `bytes` of each, not initialised. Throws
-  /// Error(kInvalidArgument), the same text on all members, where some have no memory, are on
-  /// another host or cannot open the others'; Error(kAborted) when the job is aborted.
+  /// Error(kInvalidArgument), the same text on all members, if some have no memory, are on another
+  /// host or cannot open the others'; Error(kAborted) if the job is aborted.
   PeerBuffers(Communicator& control, const std::shared_ptr<const Device>& device,
               std::size_t bytes);
 
-  /// Where the member's buffer is for this one.
+  /// Address of the member's buffer, for this member.
   [[nodiscard]] CudaPointer at(int member) const { return at_[static_cast<std::size_t>(member)]; }
 
  private:

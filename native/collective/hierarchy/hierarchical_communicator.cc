@@ -9,7 +9,7 @@
 namespace hvdtune {
 namespace {
 
-/// The ranks of the members at these places.
+/// The ranks of the members with these indices.
 std::vector<int> ranks_of(const std::vector<std::size_t>& members, const std::vector<int>& ranks) {
   std::vector<int> chosen;
   chosen.reserve(members.size());
@@ -23,7 +23,8 @@ std::size_t place_of(std::size_t member, const std::vector<std::size_t>& members
   return static_cast<std::size_t>(place - members.begin());
 }
 
-/// Tells the connections of a set's column from those of other columns and sets.
+/// A number that distinguishes the connections of a set's column from those of other columns and
+/// sets.
 int column_number(int set, std::size_t column) {
   static_assert(kMaxProcessSets * (kMaxRanksPerHost + 1) <= INT16_MAX);  // MPI's tags
   return set + kMaxProcessSets * (1 + static_cast<int>(column));
@@ -58,7 +59,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(const std::shared_ptr<Arena>&
   }
 }
 
-/// All members begin with their first column: none waits for one that waits for it.
+/// All members begin with their first column, so that no two wait for each other.
 template <typename Exchange>
 void HierarchicalCommunicator::exchange_between_hosts(Exchange&& exchange) {
   std::atomic<std::int64_t>& seen = arena_->seen_waiting(own_rank());
@@ -74,7 +75,7 @@ PhaseTimes HierarchicalCommunicator::allreduce(const AllreduceJob& job) {
   if (!hierarchy_.allreduce) return flat_->allreduce(job);
   if (job.in.empty()) return {monotonic_now(), monotonic_now()};
   if (!job.out.overlaps()) return allreduce_in_shares(job);
-  // A tensor is in the batch twice, in place: a phase would change what the next share is made of.
+  // A tensor is in the batch twice, in place: a phase would change the input of the next share.
   if (staged_.size() < job.out.bytes()) staged_.resize(job.out.bytes());
   SegmentList whole;
   whole.add(staged_.data(), job.out.bytes());
@@ -84,7 +85,7 @@ PhaseTimes HierarchicalCommunicator::allreduce(const AllreduceJob& job) {
   return times;
 }
 
-/// Each phase leaves its result where the next one looks for it, and where it belongs in the end.
+/// Each phase leaves its result where the next one reads it, which is also its final place.
 PhaseTimes HierarchicalCommunicator::allreduce_in_shares(const AllreduceJob& job) {
   std::vector<SegmentList> in;
   std::vector<SegmentList> out;
@@ -104,7 +105,8 @@ PhaseTimes HierarchicalCommunicator::allreduce_in_shares(const AllreduceJob& job
   return times;
 }
 
-/// What a member of this host moves between hosts: the shares of its columns, one after the other.
+/// The data that a member of this host sends between hosts: the shares of its columns, one after
+/// the other.
 SegmentList HierarchicalCommunicator::share_of(const SegmentList& message,
                                                std::size_t local) const {
   SegmentList share;
@@ -127,8 +129,8 @@ PhaseTimes HierarchicalCommunicator::allgather(const AllgatherJob& job) {
   return allgather_by_columns(job);
 }
 
-/// Whether a host's member in a column brings its own data there. A member in several columns does
-/// so in the first of them.
+/// Whether a host's member in a column sends its own data there. A member in several columns does
+/// so only in the first of them.
 bool HierarchicalCommunicator::brings_data(std::size_t column, std::size_t host) const {
   return column < columns_.on_host(host).size();
 }
@@ -154,7 +156,7 @@ PhaseTimes HierarchicalCommunicator::allgather_by_columns(const AllgatherJob& jo
   return times;
 }
 
-/// The part of the result that a member of this host has from its columns.
+/// The part of the result that a member of this host receives from its columns.
 SegmentList HierarchicalCommunicator::gathered_by(std::size_t local,
                                                   const std::vector<SegmentList>& out) const {
   SegmentList gathered;
@@ -215,14 +217,13 @@ void HierarchicalCommunicator::report_absence(Nanos patience, AbsenceReport repo
                         });
 }
 
-/// A rank of this host that has been stopped meanwhile does not.
+/// False for a rank of this host that has been stopped meanwhile.
 bool HierarchicalCommunicator::waits_for_hosts(int rank, Nanos patience) const {
   const Nanos seen = arena_->seen_waiting(rank).load(std::memory_order_relaxed);
   return seen != 0 && monotonic_now() - seen < patience / 2;
 }
 
-/// `missing`: ranks of a column. Of the members on this host that wait for others the first one
-/// reports.
+/// `missing`: ranks of a column. The first member on this host that waits for other hosts reports.
 void HierarchicalCommunicator::report_other_hosts(std::size_t column,
                                                   const std::vector<int>& missing, Nanos waited,
                                                   Nanos patience,
@@ -237,7 +238,8 @@ void HierarchicalCommunicator::report_other_hosts(std::size_t column,
     const auto at = std::lower_bound(place_.members.begin(), place_.members.end(), rank);
     const auto member = static_cast<std::size_t>(at - place_.members.begin());
     const auto& neighbours = columns_.on_host(columns_.host_of(member));
-    // Nobody there can say more; but what is not its first column may have to wait for another.
+    // No other rank there can report it; but in a column that is not its first, it may be waiting
+    // for another column.
     if (neighbours.size() == 1 && column == 0) alone.push_back(rank);
     for (const int other : ranks_of(neighbours, place_.members)) all.push_back(other);
   }
@@ -261,13 +263,13 @@ CommunicatorFactory make_hierarchical_factory(Hierarchy hierarchy, CommunicatorF
     for (const int rank : spec.members) {
       hosts.push_back(spec.session.host_of[static_cast<std::size_t>(rank)]);
     }
-    // With one member a host there is nothing to do within hosts.
+    // With one member per host there is nothing to do within hosts.
     if (HostColumns(hosts).count() == 1) return between(spec);
     const auto connect = [&](const std::vector<int>& members, int index, int number) {
       return between({spec.session, members, index, number, spec.only_one, spec.patience});
     };
     std::unique_ptr<HierarchicalCommunicator> communicator;
-    // A column that cannot be connected concerns members of others, too.
+    // If a column cannot be connected, members of other columns must also fail.
     agree(*make_own_communicator(spec), spec, [&] {
       communicator = std::make_unique<HierarchicalCommunicator>(
           spec.session.arena,

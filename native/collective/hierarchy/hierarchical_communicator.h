@@ -14,39 +14,39 @@ namespace hvdtune {
 ///
 /// An allreduce has three phases, one after the other: a reducescatter in the shared memory of each
 /// host, an allreduce of each share among the members of its column (host_columns.h), and an
-/// allgather in shared memory. Of a message of S bytes each of h hosts sends 2 (h-1)/h S, as
-/// many as if it were one rank, and all ranks of a host send at the same time. An allgather sends
-/// what a rank brings to one rank of every other host, and spreads it there in shared memory. All
-/// phases work in the tensors of the result; every column has buffers of its own for what it
-/// receives, as any communicator between hosts: of sockets, or of what MPI or Gloo carry.
+/// allgather in shared memory. For a message of S bytes, each of h hosts sends 2 (h-1)/h S bytes,
+/// as many as if it were one rank, and all ranks of a host send at the same time. An allgather
+/// sends a rank's data to one rank of every other host, and spreads it there in shared memory. All
+/// phases work in the tensors of the result. Every column has its own receive buffers, like any
+/// communicator between hosts, whether over sockets, MPI or Gloo.
 ///
 /// Sums are taken in the order of ranks within each host, then in the order of hosts; float16 and
 /// bfloat16 are rounded once after each. So all ranks have the same bits, in every run, whatever
-/// the length of a message and the place of a tensor in it; but they differ in the last place from
-/// those of the other communicators, which add all ranks in one row. Short messages
-/// go the same way: which tensors share a message depends on timing.
+/// the length of a message and the position of a tensor in it. But the results differ in the last
+/// digit from those of the other communicators, which add all ranks in a single sequence. Short
+/// messages use the same algorithm, because it depends on timing which tensors share a message.
 ///
-/// Operations that are not hierarchical, and all others, are those of a flat communicator of all
-/// members.
+/// All other operations, and these two unless they are chosen to be hierarchical, use a flat
+/// communicator of all members.
 class HierarchicalCommunicator final : public Communicator {
  public:
-  /// Its place among the ranks of a job.
+  /// The communicator's members, and their hosts.
   struct Place {
     std::vector<int> members;  ///< ranks, ascending
-    std::vector<int> hosts;    ///< by member, a number that tells its host from others
+    std::vector<int> hosts;    ///< by member, a number that identifies its host
     int index;                 ///< of this rank among them
     int number;                ///< of the process set; below kMaxProcessSets
   };
 
-  /// Connects members, whose ranks are given in the order in which sums are taken, on the one at
-  /// `index` among them; `number` tells them from others. Collective if what it makes is.
+  /// Connects members on the member at `index`; their ranks are given in the order in which sums
+  /// are taken, and `number` identifies the group. Collective if making that communicator is.
   using Connect = std::function<std::unique_ptr<Communicator>(const std::vector<int>& members,
                                                               int index, int number)>;
 
   /// `arena`: of this rank's host, whose barrier and distance cells `place.number` no other
-  /// communicator uses. `between` is called for all members first, then for each of the columns
-  /// that this one is in; all begin with the first column. The rules are those of ShmCommunicator
-  /// and of what it makes: what they ask of their members holds for all members here.
+  /// communicator uses. Calls `between` for all members first, then for each column that this
+  /// member is in; all begin with the first column. The rules of ShmCommunicator, and of the
+  /// communicators that `between` makes, apply to all members here.
   HierarchicalCommunicator(const std::shared_ptr<Arena>& arena, Place place, Hierarchy hierarchy,
                            const Connect& between, Patience patience,
                            std::shared_ptr<HelperPool> helpers = nullptr);
@@ -68,7 +68,7 @@ class HierarchicalCommunicator final : public Communicator {
   void tune(const Tuning& tuning) override;
   [[nodiscard]] std::optional<HostsFirst> hosts_first() override;
 
-  /// As ShmCommunicator's, among the members on this host.
+  /// Like ShmCommunicator::set_window_shared(), for the members on this host.
   void set_window_shared(bool shared) { local_.set_window_shared(shared); }
   void share_buffers() override { local_.share_buffers(); }
 
@@ -76,9 +76,9 @@ class HierarchicalCommunicator final : public Communicator {
   [[nodiscard]] Nanos waited() const override;
 
   /// Members of this host that wait for other hosts in the middle of a hierarchical operation are
-  /// not missing. A member of another host with others beside it is waited for there, too, and it
-  /// may itself wait for one of them, who is reported there. From twice `patience` on all ranks of
-  /// its host are reported here: some of them are missing.
+  /// not missing. If a member of another host does not arrive, the members beside it also wait for
+  /// it, or it waits for one of them; either is reported on that host. After twice `patience`, this
+  /// host reports all ranks of that host: some of them are missing.
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:
@@ -113,7 +113,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<Communicator> flat_;  // all members
   ShmCommunicator local_;
   std::vector<Column> own_columns_;  // ascending
-  std::vector<std::byte> staged_;    // the result, where that is in several places
+  std::vector<std::byte> staged_;    // the result, if that is in several places
 };
 
 }  // namespace hvdtune

@@ -17,8 +17,8 @@
 namespace hvdtune {
 namespace {
 
-// More than one piece a thread evens out that threads begin at different times; many cost more to
-// take than that is worth.
+// More than one piece per thread compensates for different starting times; too many pieces cost
+// more than this gains.
 constexpr std::size_t kPiecesPerThread = 2;
 constexpr std::uint32_t kStop = UINT32_MAX;
 
@@ -81,7 +81,7 @@ void HelperPool::run(Task task) {
   called_ = true;
   undone_.store(task.pieces, std::memory_order_relaxed);
   left_.store(task.pieces, std::memory_order_seq_cst);
-  // Who falls asleep behind this look finds that left_ is not 0 any more.
+  // A helper that tries to fall asleep after this check finds that left_ is not 0 any more.
   if (sleepers_.load(std::memory_order_seq_cst) != 0) {
     futex_wake(&left_, static_cast<int>(std::min<std::size_t>(threads_.size(), task.pieces - 1)));
   }
@@ -89,7 +89,7 @@ void HelperPool::run(Task task) {
   if (undone_.fetch_sub(done, std::memory_order_acq_rel) != done) await_helpers();
 }
 
-/// Does pieces until nobody has to take one any more; returns how many.
+/// Does pieces until none is left; returns how many.
 std::uint32_t HelperPool::take_pieces() {
   std::uint32_t done = 0;
   std::uint32_t left = left_.load(std::memory_order_acquire);
@@ -130,7 +130,7 @@ void HelperPool::help() {
     const std::uint32_t done = take_pieces();
     if (done == 0) continue;
     order_copies(CopyKind::kStreamed);
-    // Whoever is done last wakes the caller.
+    // The last helper to finish wakes the caller.
     if (undone_.fetch_sub(done, std::memory_order_seq_cst) == done &&
         caller_sleeps_.load(std::memory_order_seq_cst) != 0) {
       futex_wake(&undone_, 1);

@@ -44,7 +44,7 @@ const KernelTable& best_kernels();
 /// Every table that this CPU can run, slowest first.
 std::vector<const KernelTable*> usable_kernels();
 
-/// The best kernel for `op`. Not for kAverage: that is Sum with `post` = 1 / number of ranks.
+/// The best kernel for `op`. Not for kAverage: use Sum with `post` = 1 / number of ranks.
 ReduceKernel reduce_kernel(DType dtype, ReduceOp op);
 
 /// The best scaling kernel.

@@ -146,8 +146,8 @@ HVDTUNE_INLINE Halfs float16_store(Floats f) {
 
 #endif
 
-// A vector of bfloat16 as floats: those at even places, and those at odd ones. Nothing has to move
-// between lanes then, and what is lane by lane does not care for the order.
+// A vector of bfloat16 as floats: those at even positions, and those at odd ones. Then nothing has
+// to move between lanes, and lane-by-lane operations do not depend on the order.
 struct FloatPair {
   Floats even;
   Floats odd;
@@ -157,9 +157,9 @@ HVDTUNE_INLINE FloatPair bfloat16_load(Words w) {
   return {(Floats)(w << 16), (Floats)(w & 0xffff0000u)};
 }
 
-/// Rounds to the nearest bfloat16, in the upper half. A NaN needs no case of its own: what comes
-/// from bfloat16 numbers by an operation or none has a payload that ends in zeros, so that nothing
-/// is carried into its upper half (base/half.h rounds any float).
+/// Rounds to the nearest bfloat16, in the upper half. A NaN needs no special case: a NaN that comes
+/// from bfloat16 numbers, with or without an operation, has a payload that ends in zeros, so that
+/// nothing is carried into its upper half (base/half.h rounds any float).
 HVDTUNE_INLINE Words bfloat16_round(Floats f) {
   const Words bits = (Words)f;
   return bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -170,7 +170,7 @@ HVDTUNE_INLINE Words bfloat16_store(FloatPair pair) {
 }
 
 // ---- element types --------------------------------------------------------------------------
-// Each has: Storage (a vector as it lies in memory), Accumulator (as it is reduced), load, store,
+// Each has: Storage (a vector as stored in memory), Accumulator (as it is reduced), load, store,
 // apply (an operator on two accumulators), Scale (a factor ready for use) and multiply.
 
 template <class V>

@@ -4,7 +4,7 @@
 
 namespace hvdtune {
 
-// One table a file, constant-initialised: naming a table runs no code of its instruction set.
+// One table per file, constant-initialised: naming a table runs no code of its instruction set.
 extern const KernelTable kPortableKernels;
 #if defined(__x86_64__)
 extern const KernelTable kAvx2Kernels;

@@ -10,7 +10,7 @@
 namespace hvdtune {
 
 inline constexpr std::size_t kCacheLine = 64;
-/// Bytes that are worked on and passed on while they are in the first-level cache.
+/// Bytes that are processed and passed on while they are in the first-level cache.
 inline constexpr std::size_t kTile = 8 << 10;
 
 /// The share of one member in a chunk.
@@ -24,8 +24,8 @@ struct Part {
 /// the last ones may be shorter or empty.
 Part chunk_part(std::size_t begin, std::size_t bytes, std::size_t member, std::size_t members);
 
-/// Copies [begin, begin + bytes) of `from` to `to`, multiplied by `scale`. What is streamed needs
-/// order_copies().
+/// Copies [begin, begin + bytes) of `from` to `to`, multiplied by `scale`. A streamed copy needs
+/// order_copies() afterwards.
 void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::byte* to, DType dtype,
           double scale, CopyKind kind = CopyKind::kCached);
 

@@ -68,7 +68,7 @@ class SegmentList {
   std::size_t total_ = 0;
 };
 
-/// Copies the first `bytes` bytes of one list into another; no-op where both are the same memory.
+/// Copies the first `bytes` bytes of one list into another; no-op if both are the same memory.
 void copy_segments(const SegmentList& from, const SegmentList& to, std::size_t bytes);
 
 /// The same for [begin, begin + bytes).

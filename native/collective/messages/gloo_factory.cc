@@ -12,7 +12,7 @@
 namespace hvdtune {
 namespace {
 
-/// Everybody's text, in member order.
+/// All members' texts, in member order.
 std::vector<std::string> gather_texts(Communicator& control, const std::string& mine) {
   const auto members = static_cast<std::size_t>(control.size());
   SegmentList in;
@@ -31,14 +31,14 @@ std::vector<std::string> gather_texts(Communicator& control, const std::string& 
   return texts;
 }
 
-/// What the members tell each other while Gloo connects them. One of them may fail before the
-/// others have heard what they wait for, or after: so everybody goes on to take part until nobody
-/// asks.
+/// The exchange of texts between the members while Gloo connects them. A member may fail before or
+/// after the others have received the texts that they wait for, so every member keeps taking part
+/// until none needs another exchange.
 class Meeting {
  public:
   explicit Meeting(Communicator& control) : control_(control) {}
 
-  /// Everybody's text.
+  /// Returns all members' texts.
   std::vector<std::string> gather(const std::string& mine) {
     std::vector<std::string> all = gather_texts(control_, kAsks + mine);
     for (std::string& text : all) {
@@ -50,7 +50,7 @@ class Meeting {
     return all;
   }
 
-  /// Returns when everybody is connected, or knows that he will not be.
+  /// Returns after every member is connected, or knows that it will not be.
   void end(bool connected) {
     bool somebody_asks = true;
     while (somebody_asks) {
@@ -68,7 +68,8 @@ class Meeting {
   Communicator& control_;
 };
 
-/// Where the members on other hosts reach this one: where one of them has. Empty if there are none.
+/// The address at which members on other hosts reach this one, taken from a connection of one of
+/// them. Empty if there are none.
 std::string address_for_others(const CommunicatorSpec& spec) {
   if (!spec.session.spans_hosts(spec.members)) return "";
   const auto other =
@@ -102,7 +103,7 @@ CommunicatorFactory make_gloo_factory(GlooChoice choice, CommunicatorFactory con
     const auto meeting = control(spec);
     if (spec.number == 0) agree(*meeting, spec, [&] { load_gloo(choice.module); });
     auto messenger = connect(choice, spec, *meeting);
-    meeting->barrier();  // its buffers are others' after this
+    meeting->barrier();  // other communicators use its buffers after this
     return std::make_unique<MessageCommunicator>(std::move(messenger), message_group(spec), "GLOO");
   };
 }

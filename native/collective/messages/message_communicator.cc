@@ -14,7 +14,7 @@
 namespace hvdtune {
 namespace {
 
-/// Below this, one journey through the network is shorter than two.
+/// Below this, one trip through the network is faster than two.
 constexpr std::size_t kWholeBroadcast = 32 << 10;
 
 /// Part number `part` of `parts` of a list.
@@ -54,7 +54,7 @@ MessageCommunicator::MessageCommunicator(std::unique_ptr<Messenger> messenger, M
 
 void MessageCommunicator::tune(const Tuning& tuning) {
   constexpr NetworkTraits kTraits{.most_chunk = 512 << 10, .journey = 16 << 10};
-  constexpr std::size_t kMostMemory = 16 << 20;  // that one shot may take
+  constexpr std::size_t kMostMemory = 16 << 20;  // that a one-shot allreduce may take
   const NetworkSizes sizes = network_sizes(tuning, kTraits, exchange_.members());
   chunk_ = sizes.chunk;
   one_shot_limit_ = std::min(sizes.one_shot_limit, kMostMemory / exchange_.members());
@@ -62,8 +62,8 @@ void MessageCommunicator::tune(const Tuning& tuning) {
 
 // ---- allreduce ----------------------------------------------------------------------------------
 
-/// Three blocks are alive at a time: one whose data are on their way to those who add them, one
-/// that is added, and one whose sums are on their way back.
+/// Three blocks are in progress at a time: one whose data is being sent, one that is being added,
+/// and one whose sums are being sent back.
 class MessageCommunicator::BlockedAllreduce {
  public:
   BlockedAllreduce(MessageCommunicator& communicator, const AllreduceJob& job,
@@ -76,7 +76,7 @@ class MessageCommunicator::BlockedAllreduce {
         block_(share_ * members_) {
     packed_ = exchange_.outgoing(kAlive * (block_ + share_));
     sums_ = packed_ + kAlive * block_;
-    // What comes of the own share from everybody, and the shares' sums.
+    // Receives this member's share from all others, and the sums of the other shares.
     incoming_ = exchange_.incoming(2 * kAlive * block_);
   }
 
@@ -176,8 +176,8 @@ PhaseTimes MessageCommunicator::allreduce(const AllreduceJob& job) {
   if (job.in.bytes() <= one_shot_limit_) {
     allreduce_one_shot(job, times);
   } else if (job.out.overlaps()) {
-    // A tensor is in the batch twice, in place: the first result overwrites what the second one is
-    // to be made of.
+    // A tensor is in the batch twice, in place: the first result overwrites the input of the
+    // second.
     std::vector<std::byte> copy(job.in.bytes());
     job.in.copy_out(0, copy.size(), copy.data());
     SegmentList in;
@@ -189,7 +189,7 @@ PhaseTimes MessageCommunicator::allreduce(const AllreduceJob& job) {
   return times;
 }
 
-/// Everybody sends everything to everybody, and reduces all of it.
+/// Every member sends all its data to all others, and reduces all of it.
 void MessageCommunicator::allreduce_one_shot(const AllreduceJob& job, PhaseTimes& times) {
   const std::size_t members = exchange_.members();
   const std::size_t bytes = job.in.bytes();
@@ -212,8 +212,8 @@ void MessageCommunicator::allreduce_one_shot(const AllreduceJob& job, PhaseTimes
 
 // ---- chunk by chunk -----------------------------------------------------------------------------
 
-/// Lists of different lengths, one or two a member, that go chunk by chunk: two chunks are alive at
-/// a time, one on its way and one that is handled.
+/// Transfers lists of different lengths, one or two per member, chunk by chunk: two chunks are in
+/// progress at a time, one that is being sent and one that is being processed.
 class MessageCommunicator::Chunks {
  public:
   static constexpr std::size_t kAlive = 2;
@@ -240,8 +240,8 @@ class MessageCommunicator::Chunks {
     return incoming_ + place(chunk, member);
   }
 
-  /// Starts every chunk ahead of the one that is finished; `meanwhile` is called once, when the
-  /// first one is on its way.
+  /// Starts every chunk before it finishes the previous one; calls `meanwhile` once, after starting
+  /// the first one.
   template <typename Start, typename Meanwhile, typename Finish>
   void run(PhaseTimes& times, Start&& start, Meanwhile&& meanwhile, Finish&& finish) {
     if (count_ > 0) start(0);
@@ -305,9 +305,9 @@ PhaseTimes MessageCommunicator::reducescatter(const ReducescatterJob& job) {
   return times;
 }
 
-// ---- what only moves ----------------------------------------------------------------------------
+// ---- operations without arithmetic --------------------------------------------------------------
 
-/// Sends to[member] to every member and fills from[member], in chunks; the own ones are copied.
+/// Sends to[member] to every member and fills from[member], in chunks; copies this member's own.
 void MessageCommunicator::transfer(const Lists& to, const Lists& from, PhaseTimes& times) {
   const std::size_t self = exchange_.self();
   const auto bytes = [](const SegmentList* list) { return list == nullptr ? 0 : list->bytes(); };
@@ -400,7 +400,7 @@ PhaseTimes MessageCommunicator::broadcast(const BroadcastJob& job) {
     transfer(to, from, times);
     return times;
   }
-  // Everybody but the root gets a share from it, and sends it to all others but the root.
+  // Every member except the root gets a share from it, and sends it to all others except the root.
   const auto share_of = [&](const SegmentList& list, std::size_t member) {
     return part_of(list, member < root ? member : member - 1, members - 1);
   };

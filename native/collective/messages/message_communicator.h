@@ -14,17 +14,17 @@ namespace hvdtune {
 
 struct CommunicatorSpec;
 
-/// Collectives among the members of a Messenger: MPI and Gloo carry the bytes, and what is added,
-/// and in which order, is ours. Sums are therefore those of shared memory, bit for bit, for every
-/// dtype (Gloo knows no bfloat16, MPI neither of the 16-bit floats), and nothing waits where it
-/// could not be interrupted: a collective of MPI's cannot.
+/// Collectives among the members of a Messenger: MPI or Gloo only sends the bytes, and this class
+/// does the additions in its own order. Sums are therefore equal to those of shared memory, bit for
+/// bit, for every dtype (Gloo has no bfloat16, MPI neither of the 16-bit floats), and every wait
+/// can be interrupted, unlike a collective of MPI.
 ///
-/// An allreduce cuts the message into blocks, and a block into one share a member. Member p gets
-/// share p of all others, adds them in the order of ranks, and sends the sum to all others; while
-/// it does so the next block is under way. A short message goes whole to everybody.
+/// An allreduce cuts the message into blocks, and a block into one share per member. Member p gets
+/// share p of all others, adds them in the order of ranks, and sends the sum to all others; the
+/// next block is sent meanwhile. A short message is sent whole to all members.
 class MessageCommunicator final : public Communicator {
  public:
-  /// `activities`: what the timeline calls the operations, e.g. "MPI".
+  /// `activities`: the timeline's name of the library, e.g. "MPI".
   MessageCommunicator(std::unique_ptr<Messenger> messenger, MessageGroup group,
                       const char* activities);
 
@@ -52,7 +52,7 @@ class MessageCommunicator final : public Communicator {
  private:
   class BlockedAllreduce;
   class Chunks;
-  /// For each member what it gets, and what comes from it; null = nothing.
+  /// For each member the data to send to it, or to receive from it; null = nothing.
   using Lists = std::vector<const SegmentList*>;
 
   void allreduce_one_shot(const AllreduceJob& job, PhaseTimes& times);
@@ -67,7 +67,7 @@ class MessageCommunicator final : public Communicator {
   std::size_t one_shot_limit_ = 0;  // of an allreduce
 };
 
-/// For a factory: members that learn from their host's arena that the job is over.
+/// For a factory: a group whose members learn from their host's arena that the job is over.
 MessageGroup message_group(const CommunicatorSpec& spec);
 
 }  // namespace hvdtune

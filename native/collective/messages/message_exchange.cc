@@ -9,8 +9,8 @@
 namespace hvdtune {
 namespace {
 
-// How long the reason of a failed message is waited for: the death of a peer is noticed elsewhere,
-// too, with its name.
+// How long to wait for the reason of a failed message: the liveness watch also notices the death of
+// a peer, and knows its name.
 constexpr Nanos kReasonTime = 2 * kSecond;
 
 }  // namespace
@@ -26,7 +26,7 @@ MessageExchange::~MessageExchange() {
     failed = true;
   }
   if (messenger_->abandon(failed)) return;
-  // Somebody may write to it yet: it is given up with the job.
+  // The library may still write to this memory, so it is leaked when the job is given up.
   [[maybe_unused]] const auto* lost_out = outgoing_.release();
   [[maybe_unused]] const auto* lost_in = incoming_.release();
 }
@@ -37,7 +37,7 @@ std::byte* MessageExchange::grown(Memory& memory, std::size_t bytes) {
   return memory->data();
 }
 
-/// What the library throws, after the job's own reason, if there is one.
+/// Calls the library. If it throws, throws the job's own reason instead if there is one.
 template <typename Call>
 auto MessageExchange::calling(Call&& call) {
   try {
@@ -92,7 +92,7 @@ void MessageExchange::report_absence(Nanos limit, AbsenceReport report) {
   report_ = std::move(report);
 }
 
-/// All members who wait see about the same; the first of them reports.
+/// All waiting members see about the same; the first of them reports.
 void MessageExchange::look_for_absent(std::size_t batch, Nanos began) {
   const Nanos now = monotonic_now();
   if (now - reported_ < absence_limit_) return;

@@ -12,9 +12,9 @@
 
 namespace hvdtune {
 
-/// Who exchanges messages, and how one of them learns that the job is over.
+/// The members that exchange messages, and how this member learns that the job is over.
 struct MessageGroup {
-  std::vector<int> ranks;  ///< the members' global ones, in the order in which sums are taken
+  std::vector<int> ranks;  ///< the members' global ranks, in the order in which sums are taken
   int index = 0;           ///< this rank's place among them
   Patience patience;
   /// Throws Error(kAborted) once the job is aborted. Called at the beginning of an operation and
@@ -22,9 +22,10 @@ struct MessageGroup {
   std::function<void()> check;
 };
 
-/// The messages of one operation at a time, and the memory that they are sent from and come to: of
-/// this class's own, never a tensor's. A message that is under way when the job is aborted cannot
-/// be taken back, and may still be written when its tensor has long been freed.
+/// The messages of one operation at a time, and the memory that they are sent from and received in.
+/// That memory belongs to this class and is never a tensor's: a message that is under way when the
+/// job is aborted cannot be cancelled, and may still be written long after its tensor has been
+/// freed.
 class MessageExchange {
  public:
   MessageExchange(std::unique_ptr<Messenger> messenger, MessageGroup group);
@@ -35,25 +36,25 @@ class MessageExchange {
   [[nodiscard]] std::size_t members() const { return group_.ranks.size(); }
   [[nodiscard]] std::size_t self() const { return static_cast<std::size_t>(group_.index); }
   [[nodiscard]] std::size_t others() const { return members() - 1; }
-  /// Calls visit(member) for every other one, beginning behind this one: members begin with
-  /// different ones.
+  /// Calls visit(member) for every other member, beginning after this one, so that members begin
+  /// with different ones.
   template <typename Visit>
   void for_others(Visit&& visit) const {
     for (std::size_t turn = 1; turn < members(); ++turn) visit((self() + turn) % members());
   }
 
-  /// An operation's own memory, `bytes` of it; what was there is lost. Two kinds, because an
-  /// operation needs both at once.
+  /// Memory of an operation, `bytes` long; its earlier content is lost. There are two kinds,
+  /// because an operation needs both at once.
   std::byte* outgoing(std::size_t bytes) { return grown(outgoing_, bytes); }
   std::byte* incoming(std::size_t bytes) { return grown(incoming_, bytes); }
 
-  /// At the beginning of an operation. Throws Error(kAborted).
+  /// Call it at the beginning of an operation. Throws Error(kAborted).
   void begin() const { group_.check(); }
 
-  /// Messages of no bytes are not sent. Memory: of outgoing() and incoming().
+  /// Messages of no bytes are not sent. The memory must be from outgoing() or incoming().
   void send(std::size_t batch, std::size_t member, const std::byte* data, std::size_t bytes);
   void receive(std::size_t batch, std::size_t member, std::byte* data, std::size_t bytes);
-  /// Returns when all of the batch is done. Throws Error(kAborted).
+  /// Returns after all of the batch is done. Throws Error(kAborted).
   void wait(std::size_t batch);
 
   void time_waits(bool timed);
@@ -78,7 +79,7 @@ class MessageExchange {
   Nanos waited_ = 0;
   Nanos absence_limit_ = kForever;
   Nanos reported_ = 0;
-  std::atomic<Nanos>* seen_ = nullptr;  // where to note that it waits
+  std::atomic<Nanos>* seen_ = nullptr;  // where to note the time while it waits
   AbsenceReport report_;
 };
 

@@ -24,8 +24,8 @@ class MpiPlane {
   }
 
  private:
-  /// Nobody calls what waits for all before all can: a rank without MPI would keep the others
-  /// waiting in MPI_Init.
+  /// No rank makes a call that waits for all before all can make it: a rank without MPI would keep
+  /// the others waiting in MPI_Init.
   void meet(const CommunicatorSpec& spec) {
     const auto control = control_(spec);
     agree(*control, spec, [this] { mpi_ = &Mpi::load(choice_.library); });
@@ -48,7 +48,8 @@ class MpiPlane {
                       ". They must be started by the mpirun of the same MPI (hvdtune run --mpi), "
                       "or HVDTUNE_MPI_LIBRARY must name the library of the MPI that started them");
     });
-    // One that some rank cannot use again must be made anew by all: each would wait for the others.
+    // If some rank cannot reuse its job, all must make a new one together; otherwise they would
+    // wait for each other.
     const auto kept = control->exchange({mpi_->has_job(world_ranks) ? 1 : 0});
     const bool again = std::ranges::all_of(kept, [](auto known) { return known == 1; });
     job_ = mpi_->job(world_ranks, again);

@@ -7,13 +7,15 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 constexpr Nanos kInterval = 20 * kMillisecond;
-// The clock costs as much as moving a few KiB; small operations do not look at it every time.
+// Reading the clock costs as much as moving a few KiB, so small operations do not read it every
+// time.
 constexpr std::size_t kBytesPerLook = 64 << 10;
-// Through a shared cache it takes 0.4 to 1.7 times as long as past the caches; through two of them
-// 4 to 6.5 times on one EPYC (Zen 4), 2.0 to 3.5 times on a newer one.
+// Writing through a shared cache takes 0.4 to 1.7 times as long as bypassing the caches. If the
+// CPUs share no cache, it takes 4 to 6.5 times as long on one EPYC (Zen 4), 2.0 to 3.5 times on a
+// newer one.
 constexpr double kFar = 1.85;
 
-/// What it takes to fill a page, in nanoseconds.
+/// Fills a page; returns the time it takes, in nanoseconds.
 Nanos fill(std::byte* page, std::uint32_t number, CopyKind kind) {
   std::array<std::byte, kLine> line;
   line.fill(static_cast<std::byte>(number));
@@ -21,7 +23,7 @@ Nanos fill(std::byte* page, std::uint32_t number, CopyKind kind) {
   for (std::size_t at = 0; at < DistanceCell::kProbeBytes; at += kLine) {
     copy_line(page + at, line.data(), kind);
   }
-  // Not before the stores have reached the caches or memory.
+  // Read the clock only after the stores have reached the caches or memory.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return monotonic_now() - began;
 }
@@ -72,7 +74,8 @@ void CacheDistance::advance(std::uint32_t probe) {
     cell_.probing = false;
     cell_.measured = monotonic_now();
   } else if (monotonic_now() - cell_.measured >= kInterval) {
-    // Fresh from this CPU's cache into the others': what was written long ago may be in none.
+    // Write the pages now, so that the others read them into their caches: a page written long ago
+    // may be in none.
     fill(cell_.cached, probe, CopyKind::kCached);
     fill(cell_.streamed, probe, CopyKind::kCached);
     cell_.probe.store(probe + 1, std::memory_order_release);
@@ -84,7 +87,7 @@ void CacheDistance::measure(std::uint32_t probe) {
   const Nanos cached = fill(cell_.cached, probe, CopyKind::kCached);
   const Nanos streamed = fill(cell_.streamed, probe, CopyKind::kStreamed);
   const bool far = static_cast<double>(cached) > kFar * static_cast<double>(streamed);
-  // One measurement that was interrupted changes nothing.
+  // A single outlier (an interrupted measurement) changes nothing.
   if (far == cell_.seemed_far) cell_.far.store(far ? 1 : 0, std::memory_order_relaxed);
   cell_.seemed_far = far;
 }

@@ -7,29 +7,29 @@
 
 namespace hvdtune {
 
-/// How a member of a communicator best writes what the others read next.
+/// Finds the fastest way for a member of a communicator to write data that the others read next.
 ///
-/// Where all members' CPUs share a cache, that is an ordinary copy. Where they do not (ranks on
-/// several sockets, or on several core complexes of one), a store has to take each line away from
-/// the readers' cache first, and a copy that goes past the caches is several times as fast. What a
-/// machine says of its caches does not tell: a virtual machine's CPUs move about on those of its
-/// host, from second to second. So it is measured. Now and then, member 0 writes two pages and has
-/// all others read them; then it writes one page again, the other past the caches, and compares
-/// what the two took.
+/// If all members' CPUs share a cache, that is an ordinary copy. If they do not (ranks on several
+/// sockets, or on several core complexes of one), a store has to take each line away from the
+/// readers' cache first, and a copy that bypasses the caches is several times as fast. A machine's
+/// own description of its caches is not reliable: a virtual machine's CPUs move around on those of
+/// its host, from second to second. So this class measures. From time to time, member 0 writes two
+/// pages and lets all others read them; then it writes one page again normally, the other bypassing
+/// the caches, and compares the two times.
 ///
-/// One thread at a time, also where several objects of a member serve the same cell.
+/// One thread at a time, even if several objects of a member use the same cell.
 class CacheDistance {
  public:
   /// `cell`: the same on all members, and on no other communicator at the time.
   CacheDistance(DistanceCell& cell, int members, int index);
 
-  /// Takes the user's word for it, or goes back to measuring. For this member alone: the others go
-  /// on measuring, with its help.
+  /// Uses the user's choice, or goes back to measuring. Only for this member: the others go on
+  /// measuring, with its help.
   void choose(Writing writing) { chosen_ = writing; }
 
-  /// How to write the next chunk, of `bytes` bytes. Each member asks before every chunk, which
-  /// costs a few nanoseconds; the members' answers may differ, as a change comes to each in its own
-  /// time. Never blocks.
+  /// How to write the next chunk, of `bytes` bytes. Each member calls it before every chunk, which
+  /// costs a few nanoseconds. The members' answers may differ, as they do not see a change at the
+  /// same time. Never blocks.
   CopyKind writing(std::size_t bytes);
 
  private:

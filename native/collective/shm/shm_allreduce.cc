@@ -12,7 +12,7 @@ std::size_t whole_lines(std::size_t bytes) {
   return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
-/// What depends on how a job's tensors lie in memory.
+/// Decisions that depend on the layout of a job's tensors in memory.
 struct Layout {
   explicit Layout(const AllreduceJob& job) {
     const bool twice = job.out.overlaps();
@@ -20,16 +20,16 @@ struct Layout {
     message = twice ? 0 : job.in.bytes();
   }
 
-  /// Whether a member's own data are read from its tensors when they are reduced, not from its
-  /// window. Scaled data exist there only; and where a tensor is in the batch twice, in place, the
-  /// first result overwrites what the second one is to be made of.
+  /// Whether a reduction reads a member's own data from its tensors, not from its window. False for
+  /// scaled data, which exists only in the window, and for a tensor that is in the batch twice, in
+  /// place: its first result overwrites the input of the second.
   bool reads_own;
-  /// Bytes of the message, for HelperPool::share; 0 where two threads would write to one place.
+  /// Bytes of the message, for HelperPool::share; 0 if two threads would write to the same place.
   std::size_t message;
 };
 
-/// Reduces [begin, begin + bytes) of the message into the output; `sources`: where the members'
-/// data of it begin, in member order.
+/// Reduces [begin, begin + bytes) of the message into the output; `sources`: addresses of the
+/// members' data for it, in member order.
 void reduce_to_output(const AllreduceJob& job, const Layout& layout,
                       const std::byte* const* sources, std::size_t members, std::size_t self,
                       std::size_t begin, std::size_t bytes) {
@@ -61,10 +61,10 @@ PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
   return {monotonic_now(), monotonic_now()};
 }
 
-/// Small messages: everybody publishes all of its data and reduces all of it for itself. One
-/// barrier instead of two; the redundant arithmetic is cheaper than a second synchronisation.
-/// What this member has published it does not read again: its peers read it just then, and a line
-/// that two CPUs read costs more to write the next time.
+/// Small messages: every member publishes all its data and reduces everything for itself. This
+/// takes one barrier instead of two; the redundant arithmetic is cheaper than a second
+/// synchronisation. A member does not read its own published data: its peers read it at that time,
+/// and a line that two CPUs read costs more to write the next time.
 PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   PhaseTimes times;
   const Layout layout(job);
@@ -91,7 +91,7 @@ PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
   return times;
 }
 
-/// A message longer than that, chunk by chunk (shm_communicator.h).
+/// A longer message, chunk by chunk (shm_communicator.h).
 class ShmCommunicator::StreamedAllreduce {
  public:
   StreamedAllreduce(ShmCommunicator& communicator, const AllreduceJob& job)
@@ -134,15 +134,15 @@ class ShmCommunicator::StreamedAllreduce {
     c_.barrier_.arrive();
   }
 
-  /// How much place the parts of a chunk take that this member packs, or unpacks, when each begins
-  /// with a cache line of its own.
+  /// Bytes of the parts of a chunk that this member packs, or unpacks, if each part begins at a new
+  /// cache line.
   [[nodiscard]] std::size_t parts_bytes(std::size_t chunk, bool with_own) const {
     const std::size_t all = whole_lines(bytes_of(chunk));
     return with_own ? all : all - whole_lines(part_of(chunk, self_).bytes);
   }
 
-  /// Calls visit(member, part) for what lies in [begin, end) of these parts, the next member's
-  /// first and the own ones last: members read different windows.
+  /// Calls visit(member, part) for [begin, end) of these parts, the next member's first and this
+  /// one's own last, so that members read different windows at a time.
   template <typename Visit>
   void for_parts(std::size_t chunk, std::size_t begin, std::size_t end, Visit&& visit) const {
     std::size_t at = 0;
@@ -172,8 +172,8 @@ class ShmCommunicator::StreamedAllreduce {
     c_.helpers_->share(layout_.message, parts_bytes(chunk, !layout_.reads_own), pack_range);
   }
 
-  /// What a step does behind the barrier: reduces a chunk, and unpacks the one before. Handed over
-  /// to the helpers together.
+  /// The work of a step after the barrier: reduces a chunk, and unpacks the previous one. Both are
+  /// handed to the helpers together.
   void reduce_and_unpack(std::size_t step, std::size_t chunks) {
     const std::size_t reduced = step <= chunks ? whole_lines(part_of(step - 1, self_).bytes) : 0;
     const std::size_t unpacked = step >= 2 ? parts_bytes(step - 2, false) : 0;
@@ -184,8 +184,8 @@ class ShmCommunicator::StreamedAllreduce {
     c_.helpers_->share(layout_.message, reduced + unpacked, range);
   }
 
-  /// [begin, end) of the own part, into the output first, then published from there: see
-  /// allreduce_one_shot().
+  /// Reduces [begin, end) of this member's own part into the output, then publishes it from there:
+  /// see allreduce_one_shot().
   void reduce_part(std::size_t chunk, std::size_t begin, std::size_t end) const {
     const Part part = part_of(chunk, self_);
     end = std::min(end, part.bytes);
@@ -203,7 +203,7 @@ class ShmCommunicator::StreamedAllreduce {
     }
   }
 
-  /// The own part is in place already.
+  /// This member's own part is in place already.
   void unpack_parts(std::size_t chunk, std::size_t begin, std::size_t end) const {
     for_parts(chunk, begin, end, [&](std::size_t member, const Part& part) {
       job_.out.copy_in(part.begin, part.bytes, window(member, chunk) + part.in_chunk);

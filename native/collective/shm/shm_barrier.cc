@@ -3,7 +3,7 @@
 namespace hvdtune {
 namespace {
 
-// How long an abort can stay unnoticed when it comes between the last look and falling asleep.
+// How long an abort can stay unnoticed if it happens between the last check and falling asleep.
 constexpr Nanos kSleepSlice = 50 * kMillisecond;
 
 }  // namespace
@@ -28,7 +28,7 @@ void ShmBarrier::arrive() {
 }
 
 bool ShmBarrier::open() const {
-  // Difference, not order: the counter may wrap around.
+  // Compare for difference, not for order: the counter may wrap around.
   const std::uint32_t now = cell_.generation.load(std::memory_order_acquire);
   return static_cast<std::int32_t>(now - generation_) >= 0;
 }

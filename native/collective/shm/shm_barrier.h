@@ -11,18 +11,18 @@
 namespace hvdtune {
 
 /// A barrier in two halves: arrive() tells the others that this member's step is published, wait()
-/// returns once everybody's is. Work that needs no peer goes between the two.
+/// returns after all members' steps are. Work that needs no peer can be done between the two.
 ///
-/// Members arrive once a generation. The last one to arrive opens the gate with one store, and
-/// makes a system call only if somebody sleeps.
+/// Members arrive once per generation. The last one to arrive opens the gate with one store, and
+/// makes a system call only if a member sleeps.
 class ShmBarrier {
  public:
   ShmBarrier(Arena& arena, BarrierCell& cell, int members, int index, Patience patience);
 
   /// Publishes everything this member wrote (release).
   void arrive();
-  /// Blocks until all members have arrived as often as this one (acquire).
-  /// Throws Error(kAborted) when the job is aborted.
+  /// Blocks until all members have arrived as often as this one (acquire). Throws Error(kAborted)
+  /// if the job is aborted.
   void wait();
 
   /// As in Communicator.

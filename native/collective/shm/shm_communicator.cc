@@ -8,19 +8,19 @@
 namespace hvdtune {
 namespace {
 
-/// Which algorithm for which size, and in which pieces, all in bytes. docs/performance.md has the
-/// measurements behind it.
+/// Sizes, in bytes, that decide the algorithm and its pieces. docs/performance.md has the
+/// measurements behind them.
 struct ShmTuning {
   std::size_t one_shot_limit;
   std::size_t chunk;           ///< of an allreduce
   std::size_t exchange_chunk;  ///< of the other operations, which pass a chunk through one exchange
-  std::size_t ring;  ///< of a member's window: what is used of it, if a few chunks are not more
+  std::size_t ring;  ///< the used part of a member's window, if that is more than a few chunks
 };
 
 ShmTuning standard_tuning(std::size_t members, bool crowded) {
   constexpr std::size_t kAllRings = 4 << 20;
   if (!crowded) return {8 << 10, 256 << 10, 512 << 10, kAllRings / members};
-  // Members take turns on a CPU and find in its cache what the one before has left there.
+  // Members take turns on a CPU and find the previous one's data in its cache.
   return {members <= 4 ? std::size_t{16 << 10} : std::size_t{8 << 10}, 128 << 10, 256 << 10, 0};
 }
 
@@ -44,7 +44,7 @@ void ShmCommunicator::tune(const Tuning& tuning) {
   const auto chosen = [](std::int64_t wanted, std::size_t otherwise) {
     return wanted > 0 ? static_cast<std::size_t>(wanted) : otherwise;
   };
-  // A chunk is cut into one part a member, in whole cache lines.
+  // A chunk is cut into one part per member, in whole cache lines.
   const std::size_t unit = kCacheLine * members_.size();
   const std::size_t wanted = chosen(tuning.chunk_size, standard.chunk);
   const std::size_t chunk = std::clamp(wanted, unit, std::size_t{kMaxChunk}) / unit * unit;
@@ -52,14 +52,14 @@ void ShmCommunicator::tune(const Tuning& tuning) {
   const std::size_t exchange_chunk =
       std::clamp(exchange_wanted, unit, kMaxExchangeChunk) / unit * unit;
   if (chunk != chunk_bytes_ || exchange_chunk != exchange_chunk_) {
-    // A peer may still read what lies elsewhere in the new order of things.
+    // A peer may still read chunks that the new layout overwrites.
     if (window_.used() || exchange_window_.used()) barrier();
     window_.resize(standard.ring, chunk);
     exchange_window_.resize(0, exchange_chunk + kMaxExchangeHeader);
     chunk_bytes_ = chunk;
     exchange_chunk_ = exchange_chunk;
   }
-  // A one-shot message is a chunk, too.
+  // A one-shot message is also one chunk.
   one_shot_limit_ = std::min(chosen(tuning.one_shot_limit, standard.one_shot_limit), chunk_bytes_);
 }
 

@@ -15,21 +15,21 @@ namespace hvdtune {
 
 /// Collectives among ranks of one host, through the arena's fusion buffer.
 ///
-/// A message streams through a window a rank, of which kWindowChunks chunks are alive at a time. In
-/// step s a member packs chunk s into its own window, reduces its share of chunk s-1 straight from
-/// the peers' windows into the output and publishes it from there, and unpacks chunk s-2 from the
-/// windows of the others, who reduced it; one split
-/// barrier a step tells the peers that all three are done. A chunk stays in cache between its three
-/// uses, however long the message. Nothing is packed that only this member would read: its own
-/// share is reduced from the tensors themselves.
+/// A message streams through one window per rank, of which kWindowChunks chunks are in use at a
+/// time. In step s a member packs chunk s into its own window, reduces its share of chunk s-1
+/// straight from the peers' windows into the output and publishes it from there, and unpacks chunk
+/// s-2 from the windows of the others, who reduced it; one split barrier per step tells the peers
+/// that all three are done. A chunk stays in cache between its three uses, however long the
+/// message. A member does not pack data that only it would read: its own share is reduced from the
+/// tensors themselves.
 ///
-/// Why four chunks: chunk s may be packed as soon as everybody has *arrived* at step s-2, that is,
-/// has unpacked chunk s-4. With four, packing runs ahead of the barrier by a whole step.
+/// Why four chunks: chunk s may be packed as soon as all members have *arrived* at step s-2, that
+/// is, have unpacked chunk s-4. With four, packing runs ahead of the barrier by a whole step.
 class ShmCommunicator final : public Communicator {
  public:
-  /// `members`: ranks on the host, ascending; `index`: this rank's place among them. `cell` must
-  /// be the same on all members and used by no other communicator at the time. `helpers`: this
-  /// rank's, if it has any; whether it has, and how many, makes no difference to the others.
+  /// `members`: ranks on the host, ascending; `index`: this rank's place among them. `cell` must be
+  /// the same on all members and used by no other communicator at the time. `helpers`: this rank's,
+  /// if it has any; ranks may have different numbers of helpers.
   ShmCommunicator(std::shared_ptr<Arena> arena, std::vector<int> members, int index, int cell,
                   Patience patience, std::shared_ptr<HelperPool> helpers = nullptr);
 
@@ -47,8 +47,9 @@ class ShmCommunicator final : public Communicator {
 
   void tune(const Tuning& tuning) override;
 
-  /// Other communicators use this rank's window too: every operation then ends with a barrier, so
-  /// that no peer still reads what the next communicator overwrites. All members agree on it.
+  /// Says whether other communicators also use this rank's window. If so, every operation ends with
+  /// a barrier, so that the next communicator overwrites nothing that a peer still reads. The same
+  /// on all members.
   void set_window_shared(bool shared) { window_shared_ = shared; }
   void share_buffers() override;
 
@@ -77,7 +78,7 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] std::size_t others() const { return members_.size() - 1; }
   void end_operation();
 
-  /// Copies of `piece` that the helpers take part in; `message`: see HelperPool::share.
+  /// Copy `piece`, with the helpers; `message`: see HelperPool::share.
   void publish(std::size_t message, const SegmentList& data, const Part& piece, std::byte* to,
                CopyKind writing) const;
   void fetch(std::size_t message, const SegmentList& out, const Part& piece, const std::byte* from,

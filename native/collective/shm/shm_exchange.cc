@@ -1,6 +1,6 @@
-// The operations that need no second exchange. Everything a member sends lies in its window, chunk
-// after chunk; its readers copy (or reduce) straight from there into their results. A step packs
-// the next chunk before it waits for the current one, so that one barrier a chunk is enough.
+// The operations that need no second exchange. A member packs its data into its window, chunk after
+// chunk; its readers copy (or reduce) directly from there into their results. A step packs the next
+// chunk before it waits for the current one, so that one barrier per chunk is enough.
 
 #include <algorithm>
 #include <array>
@@ -13,12 +13,12 @@
 namespace hvdtune {
 namespace {
 
-// A broadcast begins with one member packing while the others wait: a short first chunk. Where
+// A broadcast begins with one member packing while the others wait, so its chunks are short. If
 // ranks outnumber the CPUs, the barriers of short chunks cost more than that wait.
 constexpr std::size_t kBroadcastChunks = 4;
 constexpr std::size_t kLeastBroadcastChunk = 128 << 10;
 
-/// What chunk number `chunk` has of a message of `total` bytes.
+/// The part of a message of `total` bytes that is in chunk number `chunk`.
 Part piece_of(std::size_t chunk, std::size_t step, std::size_t total) {
   const std::size_t begin = std::min(chunk * step, total);
   return {begin, 0, std::min(step, total - begin)};
@@ -32,7 +32,7 @@ std::size_t header_bytes(const Lengths* lengths) {
   return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
-/// Writes the lengths, if there are any, and returns where the data begin.
+/// Writes the lengths, if there are any, and returns the address where the data begins.
 std::byte* publish_lengths(const Lengths* lengths, std::byte* to) {
   if (lengths == nullptr) return to;
   std::memcpy(to, lengths->mine.data(), lengths->mine.size() * sizeof(std::int64_t));
@@ -55,7 +55,7 @@ PhaseTimes nothing() { return {monotonic_now(), monotonic_now()}; }
 
 }  // namespace
 
-/// Into the window. What is streamed needs order_copies().
+/// Copies into the window. A streamed copy needs order_copies() afterwards.
 void ShmCommunicator::publish(std::size_t message, const SegmentList& data, const Part& piece,
                               std::byte* to, CopyKind writing) const {
   helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
@@ -63,7 +63,7 @@ void ShmCommunicator::publish(std::size_t message, const SegmentList& data, cons
   });
 }
 
-/// Out of a window.
+/// Copies out of a window.
 void ShmCommunicator::fetch(std::size_t message, const SegmentList& out, const Part& piece,
                             const std::byte* from, CopyKind copies) const {
   helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
@@ -71,7 +71,7 @@ void ShmCommunicator::fetch(std::size_t message, const SegmentList& out, const P
   });
 }
 
-/// From the own tensors to the own results.
+/// Copies from this member's tensors to its results.
 void ShmCommunicator::keep(std::size_t message, const SegmentList& in, const SegmentList& out,
                            const Part& piece, CopyKind copies) const {
   helpers_->share(message, piece.bytes, [&](std::size_t begin, std::size_t end) {
@@ -79,10 +79,10 @@ void ShmCommunicator::keep(std::size_t message, const SegmentList& in, const Seg
   });
 }
 
-/// pack(chunk, serial, how) writes what peers read of a chunk into the window; it may be asked for
-/// one chunk more than there is. count(serial) tells the number of chunks, at least 1, when
-/// everybody's first chunk can be read. consume(chunk, serial) reads a chunk that everybody has
-/// packed. `header`: bytes in front of the first chunk's data.
+/// pack(chunk, serial, how) writes a chunk's data for the peers into the window; it may be called
+/// for one chunk more than there is. count(serial) returns the number of chunks, at least 1, once
+/// all members' first chunks can be read. consume(chunk, serial) reads a chunk that all members
+/// have packed. `header`: bytes before the first chunk's data.
 template <typename Pack, typename Count, typename Consume>
 PhaseTimes ShmCommunicator::stream(std::size_t header, Pack&& pack_chunk, Count&& count,
                                    Consume&& consume) {
@@ -121,7 +121,7 @@ CopyKind ShmCommunicator::result_copies(std::size_t bytes) const {
   return exceeds ? CopyKind::kStreamed : CopyKind::kCached;
 }
 
-/// Everybody's lengths, in member order, from the chunk that the operation begins with.
+/// All members' lengths, in member order, from the operation's first chunk.
 std::vector<std::int64_t> ShmCommunicator::published_lengths(const Lengths& lengths,
                                                              std::uint64_t chunk) const {
   const std::size_t count = lengths.mine.size();
@@ -186,7 +186,8 @@ PhaseTimes ShmCommunicator::allgather(const AllgatherJob& job) {
         return std::max<std::size_t>(chunks_of(longest_of(job.out), step), 1);
       },
       [&](std::size_t chunk, std::uint64_t serial) {
-        // The own part first, which is in cache; then round: members read different windows.
+        // This member's own part first, which is in cache, then the next members', so that members
+        // read different windows at a time.
         const Part own = piece_of(chunk, step, job.in.bytes());
         keep(total, job.in, job.out[self], own, copies);
         for (std::size_t turn = 1; turn < members_.size(); ++turn) {
@@ -251,7 +252,7 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
   const std::size_t longest = longest_of(job.in);
   if (longest == 0) return nothing();
   const std::size_t step = exchange_chunk_ / members_.size();
-  const bool direct = job.prescale == 1.0;  // scaled data exist only in the window
+  const bool direct = job.prescale == 1.0;  // scaled data exists only in the window
   const std::size_t total = total_of(job.in);
   return stream(
       0,

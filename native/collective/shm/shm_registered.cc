@@ -13,12 +13,12 @@
 namespace hvdtune {
 namespace {
 
-// Small enough to share out evenly and to have the others not wait long for the last one; large
-// enough for the counter that they are taken from not to matter.
+// Small enough for an even distribution and a short wait for the last block; large enough that the
+// shared counter costs little.
 constexpr std::size_t kMinBlock = 32 << 10;
 constexpr std::size_t kMaxBlock = 256 << 10;
 constexpr std::size_t kBlocksPerMember = 8;
-// How long an abort can stay unnoticed when it comes between the last look and falling asleep.
+// How long an abort can stay unnoticed if it happens between the last check and falling asleep.
 constexpr Nanos kSleepSlice = 50 * kMillisecond;
 
 std::uint64_t claim_word(std::uint32_t number, std::uint32_t block) {
@@ -57,7 +57,7 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
     progress.store(2 * number_ + 1, std::memory_order_relaxed);
     std::uint32_t finished = 0;
     while (const auto taken = take_block(blocks)) {
-      // Only now: while a member holds a block, nobody's tensors can move.
+      // Only now: while a member holds a block, no member's tensors can move.
       if (finished == 0) lay_out(job);
       const std::size_t begin = std::size_t{*taken} * block;
       helpers_->share(total, std::min(block, total - begin), [&](std::size_t from, std::size_t to) {
@@ -75,9 +75,9 @@ PhaseTimes ShmRegistered::allreduce(const RegisteredJob& job) {
   return times;
 }
 
-// ---- who does what ------------------------------------------------------------------------------
+// ---- sharing the work ---------------------------------------------------------------------------
 
-/// Whether the reduction has ended. It may be long ago: the others need not wait for this member.
+/// Whether the reduction has ended, perhaps long ago: the others need not wait for this member.
 bool ShmRegistered::over() const {
   const auto current =
       static_cast<std::uint32_t>(cell_.claim.load(std::memory_order_acquire) >> 32);
@@ -96,14 +96,14 @@ std::optional<std::uint32_t> ShmRegistered::take_block(std::uint32_t blocks) {
   }
 }
 
-/// Publishes this member's results. Whoever finishes the last block ends the reduction.
+/// Publishes this member's results. The member that finishes the last block ends the reduction.
 void ShmRegistered::finish_blocks(std::uint32_t count, std::uint32_t blocks) {
   if (count == 0) return;
   if (cell_.finished.fetch_add(count, std::memory_order_acq_rel) + count < blocks) return;
-  // Nobody looks at it until the next reduction has begun.
+  // No member reads it until the next reduction has begun.
   cell_.finished.store(0, std::memory_order_relaxed);
   cell_.claim.store(claim_word(number_ + 1, 0), std::memory_order_seq_cst);
-  // Only changes count: the one who ends the next reduction may come here first.
+  // Sleepers only notice changes: the member that ends the next reduction may get here first.
   cell_.ended.fetch_add(1, std::memory_order_seq_cst);
   if (cell_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(&cell_.ended, kWakeAll);
 }
@@ -140,7 +140,7 @@ void ShmRegistered::report_absence(Nanos limit, AbsenceReport report) {
   report_ = std::move(report);
 }
 
-/// By the lowest of those who wait.
+/// The lowest waiting member reports.
 void ShmRegistered::report_missing(Nanos waited) const {
   std::vector<int> missing;
   for (std::size_t member = 0; member < members_.size(); ++member) {
@@ -151,9 +151,9 @@ void ShmRegistered::report_missing(Nanos waited) const {
   if (!missing.empty()) report_(missing, waited);
 }
 
-// ---- where the tensors are ----------------------------------------------------------------------
+// ---- positions of the tensors -------------------------------------------------------------------
 
-/// In the region of a member, which is made accessible.
+/// The position in a member's region, which this makes accessible.
 std::uint64_t ShmRegistered::place_of(const RegisteredTensor& tensor, std::size_t member) {
   const int rank = members_[member];
   std::uint64_t place = file_->place(rank, tensor.slot).load(std::memory_order_relaxed);
@@ -176,7 +176,7 @@ void ShmRegistered::lay_out(const RegisteredJob& job) {
       places_.push_back(tensor.bytes == 0 ? 0 : place_of(tensor, member));
     }
   }
-  // Nothing moves from here on: everything has been reached.
+  // Addresses do not change from here on: everything has been made accessible.
   order_.clear();
   for (std::size_t t = 0; t < job.tensors.size(); ++t) {
     if (job.tensors[t].bytes > 0) order_.push_back(t);
@@ -192,8 +192,8 @@ void ShmRegistered::lay_out(const RegisteredJob& job) {
   for (const std::size_t t : order_) {
     const std::uint64_t* places = places_.data() + t * members;
     const std::size_t bytes = job.tensors[t].bytes;
-    // This member's blocks are mappings of their own: neighbours in the region need not be in
-    // memory.
+    // This member's blocks are separate mappings: neighbours in the region need not be neighbours
+    // in memory.
     bool joins = last != nullptr && own + runs_.back().bytes == job.tensors[t].data;
     for (std::size_t member = 0; joins && member < members; ++member) {
       joins = last[member] + runs_.back().bytes == places[member];
@@ -261,8 +261,8 @@ void ShmRegistered::reduce_tile(const RegisteredJob& job, std::byte* const* copi
   }
 }
 
-/// As reduce_tile(), into the own copy only. On the stack: helpers, which must not throw, do it at
-/// the same time.
+/// Like reduce_tile(), but into this member's own copy only. Its buffer is on the stack because
+/// helpers, which must not throw, run it at the same time.
 void ShmRegistered::reduce_scaled(const RegisteredJob& job, std::byte* const* copies,
                                   std::size_t bytes) const {
   constexpr std::size_t kScaled = 1 << 10;

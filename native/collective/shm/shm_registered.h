@@ -15,47 +15,47 @@
 
 namespace hvdtune {
 
-/// A tensor that lies in this rank's region of the heap file, and in every member's own.
+/// A tensor that every member has in its own region of the heap file.
 struct RegisteredTensor {
-  std::uint32_t slot;   ///< under which every member has published where it is
+  std::uint32_t slot;   ///< under which every member has published its position
   std::uint32_t index;  ///< in its group
-  std::uint32_t group;  ///< tensors of the group; 1 for a tensor that is in none
+  std::uint32_t group;  ///< tensors of the group; 1 if it is in no group
   std::byte* data;      ///< this member's
   std::size_t bytes;
 };
 
 struct RegisteredJob {
-  const std::vector<RegisteredTensor>& tensors;  ///< the same on all members but for `data`
+  const std::vector<RegisteredTensor>& tensors;  ///< the same on all members except `data`
   DType dtype;
   ReduceOp op;  ///< not kAverage: the caller folds 1/n into `postscale`
   double prescale = 1.0;
   double postscale = 1.0;
 };
 
-/// Allreduce in place of tensors that lie in shared memory: nothing is packed or unpacked.
+/// Allreduce in place of tensors that are in shared memory: nothing is packed or unpacked.
 ///
-/// The tensors, end to end, are cut into blocks. Whoever is running takes the next block, reduces
+/// The tensors, end to end, are cut into blocks. Any running member takes the next block, reduces
 /// it from all members' copies, in member order, and writes the result into all of them. The
-/// reduction ends when all blocks are finished; a member that comes later finds everything done. No
-/// member waits for another to begin: a tensor is reduced only when all members have announced it,
-/// which makes their copies the engine's. So members that outnumber the CPUs need not all run, and
-/// there is one wait for a message of any length.
+/// reduction ends when all blocks are finished; a member that arrives later finds everything done.
+/// No member waits for another to begin: a tensor is reduced only after all members have announced
+/// it and so handed over their copies. So if members outnumber the CPUs, they need not all run, and
+/// a message of any length needs only one wait.
 ///
 /// All members reduce the same tensors in the same order. One thread at a time.
 class ShmRegistered {
  public:
   /// `members`: ranks on the host, ascending; `index`: this rank's place among them; `number`: of
-  /// the process set, whose work cell must be as new; `helpers`: this rank's, if it has any.
+  /// the process set, whose work cell must have been reset; `helpers`: this rank's, if it has any.
   ShmRegistered(std::shared_ptr<Arena> arena, std::shared_ptr<HeapFile> file,
                 std::vector<int> members, int index, int number, Patience patience,
                 std::shared_ptr<HelperPool> helpers = nullptr);
 
-  /// Blocks until all tensors are reduced on all members. Throws Error(kAborted) when the job is
-  /// aborted, or when a member's memory cannot be mapped; the tensors are undefined then. Results
+  /// Blocks until all tensors are reduced on all members. Throws Error(kAborted) if the job is
+  /// aborted, or if a member's memory cannot be mapped; the tensors are undefined then. Results
   /// have the same bits as those of any Communicator.
   PhaseTimes allreduce(const RegisteredJob& job);
 
-  /// How to write what other members read; chunks and sizes mean nothing here.
+  /// Sets how to write data that other members read; sizes are ignored here.
   void tune(const Tuning& tuning) { distance_.choose(tuning.writing); }
 
   /// As in Communicator.
@@ -65,12 +65,12 @@ class ShmRegistered {
   }
   [[nodiscard]] Nanos waited() const { return waited_; }
 
-  /// As Communicator::report_absence: a member is missing that has begun a block and does not
+  /// Like Communicator::report_absence: a member is missing if it has begun a block and does not
   /// finish it.
   void report_absence(Nanos limit, AbsenceReport report);
 
  private:
-  /// Bytes that lie next to each other on every member.
+  /// Bytes that are contiguous on every member.
   struct Run {
     std::size_t begin;  ///< in all tensors, end to end
     std::size_t bytes;
@@ -100,16 +100,16 @@ class ShmRegistered {
   std::shared_ptr<HelperPool> helpers_;
   Nanos absence_limit_ = kForever;
   AbsenceReport report_;
-  CopyKind writing_ = CopyKind::kCached;  // in the reduction under way
+  CopyKind writing_ = CopyKind::kCached;  // in the current reduction
   bool timed_ = false;
   Nanos waited_ = 0;
-  std::uint32_t number_ = 0;  // of the reduction under way; the same on all members
+  std::uint32_t number_ = 0;  // of the current reduction; the same on all members
 
-  // Layout of the reduction under way; kept for its memory.
+  // Layout of the current reduction; kept for its memory.
   std::vector<std::size_t> order_;
   std::vector<std::uint64_t> places_;  // [tensor][member]
   std::vector<Run> runs_;
-  std::vector<std::byte*> copies_;  // [run][member]: where it begins
+  std::vector<std::byte*> copies_;  // [run][member]: its address
 };
 
 }  // namespace hvdtune

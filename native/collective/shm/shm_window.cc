@@ -7,7 +7,7 @@
 namespace hvdtune {
 namespace {
 
-// Chunks start on pages: what one rank writes then shares no line, and no prefetch, with another's.
+// Chunks start on pages, so that ranks never share a cache line or a prefetch when they write.
 constexpr std::size_t kAlignment = 4096;
 
 constexpr std::size_t aligned(std::size_t bytes) {

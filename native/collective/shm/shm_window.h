@@ -8,30 +8,31 @@
 
 namespace hvdtune {
 
-/// Where the chunks of messages lie in the window of every member: one after the other, round and
-/// round a ring whose size is a matter of caches. All members open the same chunks in the same
-/// order, hence at the same places.
+/// Positions of the chunks of messages in every member's window: one after the other in a ring,
+/// whose size depends on the caches. All members open the same chunks in the same order, hence at
+/// the same positions.
 ///
-/// Four chunks are alive at a time (shm_communicator.h says why); a fifth may need the rest of the
-/// ring's end, hence the room for five.
+/// Four chunks are in use at a time (shm_communicator.h says why). A chunk that does not fit the
+/// ring's end starts at its beginning and wastes the rest, hence the room for five.
 ///
-/// How large the ring is: what a rank writes into it, others have read the time before. While such
-/// a line is in a reader's cache, a store has to take it away from there first, which costs six
-/// times what it costs otherwise (32 KiB on one EPYC: 3.6 us, not 0.6). Small messages therefore
-/// move on through a ring larger than a core's L2 cache, so that the lines have left it for the
-/// shared L3 when their turn comes again. All rings together must find room there.
+/// Size of the ring: a rank writes lines that others read in the previous pass. While such a line
+/// is in a reader's cache, a store has to take it away from there first, which costs six times as
+/// much (32 KiB on one EPYC: 3.6 us, not 0.6). Small messages therefore use successive positions of
+/// a ring larger than a core's L2 cache, so that lines have moved from L2 to the shared L3 before
+/// they are written again. All rings together must fit there.
 class ShmWindow {
  public:
-  /// `chunk`: bytes of the largest chunk to be opened. Not while a peer may still read a chunk.
+  /// `chunk`: bytes of the largest chunk that will be opened. Do not call it while a peer may still
+  /// read a chunk.
   void resize(std::size_t ring, std::size_t chunk);
   [[nodiscard]] std::size_t ring() const { return ring_; }
 
-  /// Starts the next chunk, of `bytes` bytes; the one before the last three is lost. Returns its
-  /// number, which counts on over messages.
+  /// Starts the next chunk, of `bytes` bytes; only it and the last three remain valid. Returns its
+  /// number, which counts on across messages.
   std::uint64_t open(std::size_t bytes);
   /// Whether a chunk has ever been opened: the same on all members.
   [[nodiscard]] bool used() const { return next_ != 0; }
-  /// Of one of the last four chunks, its distance from the window's start in bytes.
+  /// Distance of one of the last four chunks from the window's start, in bytes.
   [[nodiscard]] std::size_t place(std::uint64_t chunk) const {
     return places_[chunk % kWindowChunks];
   }

@@ -55,7 +55,7 @@ PhaseTimes SocketCommunicator::sendrecv(const SendrecvJob& job) {
 
 // ---- allgather, alltoall ------------------------------------------------------------------------
 
-/// Sends outgoing(member) to every other one, behind the lengths, if there are any, and receives
+/// Sends outgoing(member) to every other member, after the lengths, if there are any, and receives
 /// job.out, which is known once the lengths are.
 template <typename Job, typename Outgoing>
 PhaseTimes SocketCommunicator::exchange_all(OpKind kind, const Job& job, Outgoing&& outgoing) {
@@ -110,7 +110,7 @@ PhaseTimes SocketCommunicator::alltoall(const AlltoallJob& job) {
 
 namespace {
 
-/// Below this, one journey through the network is shorter than two.
+/// Below this, one trip through the network is faster than two.
 constexpr std::size_t kWholeBroadcast = 32 << 10;
 
 /// Part number `part` of `parts` of a list.
@@ -157,7 +157,7 @@ PhaseTimes SocketCommunicator::broadcast_whole(const BroadcastJob& job) {
   return times;
 }
 
-/// Everybody but the root has a share: it comes from the root, and goes to the others.
+/// Every member except the root receives a share from the root, and sends it to the others.
 PhaseTimes SocketCommunicator::broadcast_in_shares(const BroadcastJob& job) {
   PhaseTimes times{monotonic_now(), 0};
   const auto root = static_cast<std::size_t>(job.root);
@@ -188,7 +188,7 @@ PhaseTimes SocketCommunicator::broadcast_in_shares(const BroadcastJob& job) {
   return times;
 }
 
-/// Sends the own share to the others as it comes from the root.
+/// Sends this member's share to the others as it arrives from the root.
 void SocketCommunicator::pass_on(const BroadcastJob& job, const SegmentList& share) {
   const auto root = static_cast<std::size_t>(job.root);
   const std::uint64_t end = streams_.queued_in(root);

@@ -12,25 +12,25 @@ namespace hvdtune {
 
 /// Collectives among ranks that share no memory, over the TCP connections of a mesh.
 ///
-/// Every operation is a pairwise exchange: a member sends what each other one needs straight to it,
-/// and to all of them at once. An allreduce of n members cuts the message into n shares; member p
-/// gets share p from all others, reduces it chunk by chunk while more is coming, and sends the sum
-/// to all others. Short messages skip the second half: everybody sends everything to everybody. A
-/// broadcast sends each member a different share, which it passes on while it comes in.
+/// Every operation is a pairwise exchange: a member sends data directly to each member that needs
+/// it, to all of them at once. An allreduce of n members cuts the message into n shares; member p
+/// gets share p from all others, reduces it chunk by chunk while more arrives, and sends the sum to
+/// all others. Short messages skip the second half: every member sends all its data to all others.
+/// A broadcast sends each member a different share, which that member passes on while it arrives.
 ///
-/// Why not a ring, or recursive halving: they send exactly as many bytes, over n - 1 or log n steps
-/// one after the other instead of two, and add in an order that depends on where in the message an
-/// element lies or on how long the message is. Which tensors share a message depends on timing, so
-/// the same training could give other bits in every run. Here sums are taken in the order of
-/// members (float16 and bfloat16 in float32, rounded once), as in shared memory: the results are
-/// those of ShmCommunicator, bit for bit. What it costs is a connection between any two members,
-/// which is there anyway.
+/// Why not a ring, or recursive halving: they send exactly as many bytes, but in n - 1 or log n
+/// successive steps instead of two, and add in an order that depends on the position of an element
+/// in the message or on the message's length. It depends on timing which tensors share a message,
+/// so the same training could give other bits in every run. Here sums are taken in the order of
+/// members (float16 and bfloat16 in float32, rounded once), as in shared memory: the results equal
+/// those of ShmCommunicator, bit for bit. The price is a connection between any two members, which
+/// exists anyway.
 class SocketCommunicator final : public Communicator {
  public:
   /// `members`: ranks of the mesh, in the order in which sums are taken, the same on all members;
   /// `index`: this rank's place among them; `number`: the same on all members, and different
-  /// between communicators that exist at once. Collectives of communicators with members in common
-  /// happen in the same order on all of these.
+  /// between communicators that exist at once. If communicators have members in common, their
+  /// collectives happen in the same order on all of these members.
   SocketCommunicator(std::shared_ptr<Mesh> mesh, std::vector<int> members, int index, int number,
                      Patience patience);
 
@@ -58,8 +58,8 @@ class SocketCommunicator final : public Communicator {
   class Reduction;
 
   [[nodiscard]] std::size_t others() const { return streams_.members() - 1; }
-  /// Calls visit(member) for every other one, beginning behind this one: members begin with
-  /// different ones.
+  /// Calls visit(member) for every other member, beginning after this one, so that members begin
+  /// with different ones.
   template <typename Visit>
   void for_others(Visit&& visit) const {
     for (std::size_t turn = 1; turn < streams_.members(); ++turn) {
@@ -82,8 +82,8 @@ class SocketCommunicator final : public Communicator {
   PhaseTimes exchange_all(OpKind kind, const Job& job, Outgoing&& outgoing);
 
   SocketStreams streams_;
-  std::vector<std::byte> incoming_;  // what others have sent, until it is reduced
-  std::vector<std::byte> staged_;    // what is sent, where that is not the tensors themselves
+  std::vector<std::byte> incoming_;  // received data, until it is reduced
+  std::vector<std::byte> staged_;    // data to send, if not the tensors themselves
   std::size_t chunk_ = 0;            // received from a member and reduced at once
   std::size_t one_shot_limit_ = 0;   // of an allreduce
 };

@@ -10,13 +10,13 @@
 namespace hvdtune {
 namespace {
 
-// Chunks of each member that can come while one is reduced.
+// Chunks of each member that can arrive while one is reduced.
 constexpr std::size_t kChunksAhead = 3;
 
 }  // namespace
 
-/// Receives `bytes` bytes from every other member, chunk by chunk, and reduces them with the own
-/// ones, which are [begin, begin + bytes) of `own`, into the same part of `out`.
+/// Receives `bytes` bytes from every other member, chunk by chunk, and reduces them with this
+/// member's, which are [begin, begin + bytes) of `own`, into the same part of `out`.
 class SocketCommunicator::Reduction {
  public:
   struct Data {
@@ -37,10 +37,10 @@ class SocketCommunicator::Reduction {
     c_.incoming_.resize(std::max(c_.incoming_.size(), streams_.members() * kSlots * chunk_));
   }
 
-  /// The headers are queued, and behind them what is sent. Calls all_queued() when everything that
-  /// this waits for is queued: other things may be received behind it; and reduced(begin, bytes)
-  /// when this part of `out` is complete. `sent`: a part must have been sent before it is
-  /// overwritten.
+  /// The headers, and the data to send after them, must be queued. Calls all_queued() when
+  /// everything that this waits for is queued, so that the caller can queue further receives, and
+  /// reduced(begin, bytes) when this part of `out` is complete. `sent`: a part must have been sent
+  /// before it is overwritten.
   template <typename AllQueued, typename Reduced>
   void run(bool sent, AllQueued&& all_queued, Reduced&& reduced) {
     const std::size_t chunks = data_.bytes == 0 ? 0 : (data_.bytes + chunk_ - 1) / chunk_;
@@ -73,7 +73,8 @@ class SocketCommunicator::Reduction {
         [&](std::size_t member) { streams_.receive(member, slot(member, chunk), bytes); });
   }
 
-  /// Whether everybody's bytes up to `end` have come, and gone.
+  /// Whether all members' bytes up to `end` have arrived and, if `sent`, this member's have been
+  /// sent.
   [[nodiscard]] bool is_there(std::size_t end, bool sent) const {
     for (std::size_t member = 0; member < streams_.members(); ++member) {
       if (member == streams_.self()) continue;
@@ -130,8 +131,8 @@ PhaseTimes SocketCommunicator::allreduce(const AllreduceJob& job) {
     reduce_alone(job.in, job.out, job.dtype, job.prescale, job.postscale);
   } else if (!job.in.empty()) {
     streams_.begin(OpKind::kAllreduce);
-    // Scaled data exist nowhere else; and where a tensor is in the batch twice, in place, the first
-    // result overwrites what the second one is to be made of.
+    // Scaled data exists nowhere else; and if a tensor is in the batch twice, in place, the first
+    // result overwrites the input of the second.
     const bool direct = job.prescale == 1.0 && !job.out.overlaps();
     const SegmentList in = direct ? job.in : stage({job.in}, job.dtype, job.prescale).front();
     times.packed = monotonic_now();
@@ -147,7 +148,7 @@ PhaseTimes SocketCommunicator::allreduce(const AllreduceJob& job) {
   return times;
 }
 
-/// Everybody sends everything to everybody, and reduces all of it.
+/// Every member sends all its data to all others, and reduces all of it.
 void SocketCommunicator::allreduce_one_shot(const AllreduceJob& job, const SegmentList& in,
                                             PhaseTimes& times) {
   for_others([&](std::size_t member) {
@@ -162,8 +163,8 @@ void SocketCommunicator::allreduce_one_shot(const AllreduceJob& job, const Segme
   for_others([&](std::size_t member) { streams_.check(member, in.bytes()); });
 }
 
-/// A member's share comes from everybody, and its sum goes to everybody, behind what they need for
-/// theirs.
+/// A member receives its share from all others, and sends its sum to all others, after the data for
+/// their shares.
 void SocketCommunicator::allreduce_in_shares(const AllreduceJob& job, const SegmentList& in,
                                              PhaseTimes& times) {
   const std::size_t members = streams_.members();

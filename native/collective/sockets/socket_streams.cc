@@ -14,7 +14,8 @@ namespace hvdtune {
 namespace {
 
 constexpr std::uint32_t kHeaderMagic = 0x68766f70;  // "hvop"
-// Pieces and bytes of one system call: one member shall not keep the others waiting.
+// Limits of pieces and bytes in one system call, so that one member does not keep the others
+// waiting.
 constexpr std::size_t kPiecesAtOnce = 256;
 constexpr std::size_t kBytesAtOnce = 1 << 20;
 // How often to ask whether the job has ended for a reason that no connection tells.
@@ -158,8 +159,8 @@ void SocketStreams::move_all() {
   });
 }
 
-/// Whether anything has moved. Members take turns beginning with the next one: not all talk to the
-/// same one at first.
+/// Returns whether anything was transferred. Each member begins with the next one, so that they do
+/// not all start with the same.
 bool SocketStreams::move() {
   bool moved = false;
   for (std::size_t turn = 1; turn < peers_.size(); ++turn) {
@@ -222,7 +223,7 @@ void SocketStreams::show_that_it_waits() {
   if (seen_ != nullptr) seen_->store(monotonic_now(), std::memory_order_relaxed);
 }
 
-/// Until a connection can go on, or there is a notice.
+/// Sleeps until a connection can go on, or there is a notice.
 void SocketStreams::sleep() {
   entries_.assign(1, {mesh_->attention(), POLLIN, 0});
   waiting_.clear();
@@ -253,7 +254,7 @@ void SocketStreams::sleep() {
   for (std::size_t i = 0; i < waiting_.size(); ++i) {
     const short events = entries_[i + 1].revents;
     Peer& peer = peers_[waiting_[i]];
-    // An error shows in the call that follows.
+    // The next call reports an error.
     if ((events & ~POLLIN) != 0) peer.out.ready = true;
     if ((events & ~POLLOUT) != 0) peer.in.ready = true;
   }
@@ -269,7 +270,7 @@ void SocketStreams::report_absence(Nanos limit, AbsenceReport report) {
   report_ = std::move(report);
 }
 
-/// Those from whom least has come: a member that is kept waiting itself has sent what it could.
+/// The members that have sent least: a member that only waits for others has sent all it could.
 std::vector<std::size_t> SocketStreams::absent() const {
   const auto is_missing = [this](std::size_t member) {
     return !peers_[member].in.empty() || !peers_[member].out.empty();
@@ -287,7 +288,7 @@ std::vector<std::size_t> SocketStreams::absent() const {
   return missing;
 }
 
-/// All members who wait see about the same; the first of them reports.
+/// All waiting members see about the same; the first of them reports.
 void SocketStreams::look_for_absent(Nanos began) {
   const Nanos now = monotonic_now();
   if (now - reported_ < absence_limit_) return;

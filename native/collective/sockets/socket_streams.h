@@ -17,17 +17,17 @@
 
 namespace hvdtune {
 
-/// What an operation over sockets is made of: bytes to and from each other member, in order, all
+/// The transfers of an operation over sockets: bytes to and from each other member, in order, all
 /// members at once. Within an operation the caller queues memory to be sent or filled, and waits
-/// for what it needs; everything moves while it waits, in its own thread. Nothing is copied on the
-/// way to the kernel.
+/// for the parts that it needs; all transfers proceed during its waits, in its own thread. Nothing
+/// is copied on the way to the kernel.
 ///
-/// In front of what a member sends to another one in an operation goes a header. It says which
-/// operation it is and how many bytes follow: members that are not in the same operation, which
-/// only a bug can cause, end with an error then, not with wrong numbers.
+/// A member's bytes for another one are preceded by a header, which identifies the operation and
+/// the number of bytes that follow. So if members are not in the same operation, which only a bug
+/// can cause, they end with an error instead of wrong numbers.
 ///
 /// Belongs to one thread at a time. Several objects may use the same mesh, one after the other: an
-/// operation takes all its bytes off the connections, and no other's.
+/// operation reads all its own bytes from the connections, and no others.
 class SocketStreams {
  public:
   /// `members`: ranks, in the same order on all members; `index`: this one's place; `number`: the
@@ -39,19 +39,19 @@ class SocketStreams {
   [[nodiscard]] std::size_t self() const { return self_; }
   [[nodiscard]] const std::vector<int>& ranks() const { return ranks_; }
 
-  /// A new operation of kind `kind` begins. Throws Error(kAborted) when the job was aborted, or
-  /// when an exception has ended the last one in the middle.
+  /// Begins a new operation of kind `kind`. Throws Error(kAborted) if the job was aborted, or if an
+  /// exception has interrupted the last operation.
   void begin(OpKind kind);
-  /// … and ends. Everything is through.
+  /// Ends the operation. All its transfers must be done.
   void end();
-  /// Queues the header to `member`; goes before everything else to it.
+  /// Queues the header for `member`; call it before send() to it.
   void open(std::size_t member, std::size_t bytes_to_follow);
-  /// Expects `member`'s header; goes before everything else from it.
+  /// Expects `member`'s header; call it before receive() from it.
   void expect(std::size_t member);
-  /// The other side must have announced so many bytes. Its header must have come.
+  /// Checks that the other side has announced `bytes` bytes. Its header must have arrived.
   void check(std::size_t member, std::size_t bytes) const;
 
-  /// Queues memory that stays as it is until it is sent.
+  /// Queues memory, which must not change until it is sent.
   void send(std::size_t member, const std::byte* data, std::size_t bytes);
   void send(std::size_t member, const SegmentList& data) { send(member, data, 0, data.bytes()); }
   void send(std::size_t member, const SegmentList& data, std::size_t begin, std::size_t bytes);
@@ -59,34 +59,35 @@ class SocketStreams {
   void receive(std::size_t member, std::byte* to, std::size_t bytes);
   void receive(std::size_t member, const SegmentList& to);
 
-  /// What open() and expect() queue.
+  /// Bytes that open() and expect() queue.
   static constexpr std::size_t kHeaderBytes = 24;
 
-  /// Bytes of this operation, headers included: queued so far, and those that are through.
+  /// Bytes of this operation so far, headers included: sent, queued to be received, and received.
   [[nodiscard]] std::uint64_t sent(std::size_t member) const { return peers_[member].out.moved; }
   [[nodiscard]] std::uint64_t queued_in(std::size_t member) const {
     return peers_[member].in.queued;
   }
   [[nodiscard]] std::uint64_t received(std::size_t member) const { return peers_[member].in.moved; }
 
-  /// Moves bytes until done(). Throws Error(kAborted) when the job was aborted or a peer is lost.
+  /// Transfers bytes until done(). Throws Error(kAborted) if the job was aborted or a peer is lost.
   template <typename Done>
   void move_until(Done&& done) {
     while (!done()) {
       if (!move()) wait();
     }
   }
-  /// … until everything that is queued is through.
+  /// Transfers everything that is queued.
   void move_all();
-  /// Whether all memory that is queued to be filled is.
+  /// Whether all memory queued for receiving is filled.
   [[nodiscard]] bool all_received() const;
 
-  /// In this operation everybody waits for this member first, whomever else it may look like.
+  /// Says that in this operation all wait for `member` first, whichever member seems to be late.
   void blame(std::size_t member) { blamed_ = static_cast<int>(member); }
 
   void time_waits(bool timed);
   [[nodiscard]] Nanos waited() const { return waited_; }
-  /// Where to note the time, now and then while this member waits. It outlives this.
+  /// Makes this member store the time in `seen` regularly while it waits. `seen` must outlive this
+  /// object.
   void show_waiting(std::atomic<Nanos>& seen) { seen_ = &seen; }
   void report_absence(Nanos limit, AbsenceReport report);
 
@@ -99,13 +100,13 @@ class SocketStreams {
     std::uint64_t bytes = 0;   ///< that follow
   };
   static_assert(sizeof(Header) == kHeaderBytes);
-  /// Memory in one direction, and how far it has come.
+  /// Memory queued in one direction, and the progress of its transfer.
   struct Queue {
     std::vector<iovec> pieces;
-    std::size_t next = 0;  ///< first piece that is not through
+    std::size_t next = 0;  ///< first piece that is not complete
     std::uint64_t queued = 0;
     std::uint64_t moved = 0;
-    bool ready = true;  ///< the socket may take or give more
+    bool ready = true;  ///< the socket may accept or deliver more
 
     [[nodiscard]] bool empty() const { return next == pieces.size(); }
     void add(void* data, std::size_t bytes);

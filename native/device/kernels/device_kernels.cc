@@ -34,7 +34,7 @@ ReduceStep step_of(ReduceOp op) {
   }
 }
 
-/// As many as have something to do when each thread reduces one vector.
+/// Number of blocks that are needed if each thread reduces one vector.
 KernelSize reducing_blocks(KernelSize bytes) {
   constexpr KernelSize kBlockBytes = KernelSize{kKernelThreads} * 16;
   return (bytes + kBlockBytes - 1) / kBlockBytes;
@@ -83,14 +83,14 @@ void DeviceKernels::compile(const Nvrtc& nvrtc) {
   }
 }
 
-/// Whether the driver takes `image`, and all kernels are in it.
+/// Loads `image`; returns whether the driver accepts it and it has all kernels.
 bool DeviceKernels::load(const void* image, const std::string& origin) {
   const Device::Current current(*device_);
   const CudaDriver& driver = device_->driver();
   CudaModule module = nullptr;
   CudaResult result = driver.cuModuleLoadData(&module, image);
   if (result != CudaResult::kSuccess) {
-    why_not_ = "the driver does not take the kernels (" + origin + "): " + driver.name(result);
+    why_not_ = "the driver does not accept the kernels (" + origin + "): " + driver.name(result);
     return false;
   }
   const auto find = [&](Functions& functions, const std::string& name) {
@@ -136,7 +136,7 @@ void DeviceKernels::unpack(CudaPointer from, std::span<const DevicePiece> pieces
 
 void DeviceKernels::scale(const DevicePiece& piece, DType dtype, double scale, CudaStream stream) {
   if (scale == 1.0 || !scales(dtype)) return;
-  // From where it is to where it is; unpacking writes nothing behind a piece.
+  // Source and target are the same; unpacking writes nothing after a piece.
   run(Direction::kUnpack, std::span(&piece, 1), piece.at, dtype, scale, stream);
 }
 
@@ -185,14 +185,14 @@ void DeviceKernels::reduce(std::span<const CudaPointer> sources, CudaPointer out
 KernelSize DeviceKernels::meet(MeetingWork work, DType dtype, ReduceOp op, CudaStream stream) {
   HVD_CHECK(compiled() && work.reduce.sources <= kMostKernelSources);
   work.reduce.step = step_of(op);
-  // Not as many as this GPU would take: the same on all members.
+  // The number must be the same on all members, so it does not depend on this GPU.
   const KernelSize blocks =
       std::min<KernelSize>(reducing_blocks(work.reduce.bytes), kMeetingBlocks);
   launch_blocks(meeting_[static_cast<std::size_t>(dtype)], blocks, &work, stream);
   return blocks;
 }
 
-/// As many blocks as there are parts of the work, but no more than run at once.
+/// Launches as many blocks as there are parts of the work, but no more than can run at once.
 void DeviceKernels::launch(CudaFunction function, KernelSize parts, const void* work,
                            CudaStream stream) {
   const KernelSize most = kBlocksEach * static_cast<unsigned>(device_->multiprocessors());

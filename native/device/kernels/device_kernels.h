@@ -19,53 +19,55 @@ constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
 }
 
-/// Bytes that `pieces` take in a packed buffer, padding behind the last one included.
+/// Bytes that `pieces` take in a packed buffer, including padding after the last one.
 std::size_t packed_bytes(std::span<const DevicePiece> pieces);
 
-/// The kernels of one GPU that bring tensors into the fusion buffer and out of it. Everything is
-/// enqueued on a stream; nothing waits. One thread at a time.
+/// The kernels of one GPU that copy tensors into and out of the fusion buffer. All calls enqueue on
+/// a stream and do not wait. One thread at a time.
 ///
-/// Where neither a compiled form nor NVRTC is there, every piece is a copy of its own, and scale
+/// If there are neither compiled kernels nor NVRTC, every piece is copied separately, and scale
 /// must be 1.
 class DeviceKernels {
  public:
-  /// `nvrtc` may be null. Compiles or loads, once. What NVRTC or the driver refuses is no error:
-  /// why_not() says it, and copies are used.
+  /// `nvrtc` may be null. Compiles or loads the kernels, once. If NVRTC or the driver refuses, that
+  /// is no error: why_not() gives the reason, and copies are used.
   DeviceKernels(std::shared_ptr<const Device> device, std::shared_ptr<const Nvrtc> nvrtc);
   ~DeviceKernels();
   DeviceKernels(const DeviceKernels&) = delete;
   DeviceKernels& operator=(const DeviceKernels&) = delete;
 
-  /// Whether kernels run, and so whether scale may be something else than 1.
+  /// Whether kernels are used, and so whether scale may differ from 1.
   [[nodiscard]] bool compiled() const { return module_ != nullptr; }
-  /// Why kernels do not run, one sentence; empty where they do.
+  /// Why kernels are not used, one sentence; empty if they are.
   [[nodiscard]] const std::string& why_not() const { return why_not_; }
-  /// Where they come from: "built in", "NVRTC 12.4", "copies".
+  /// Origin of the kernels: "built in", "NVRTC 12.4", "copies".
   [[nodiscard]] const std::string& origin() const { return origin_; }
 
-  /// Piece by piece to `to` (a multiple of 16), each multiplied by `scale`: floating types as in
-  /// float32 (float64 in float64) and rounded once; integers in float64, truncated toward zero and
-  /// saturated; bool is never scaled. That is ScaleKernel of the CPU, bit for bit. What lies
-  /// between the pieces becomes zero. Pieces have whole elements and the alignment of their type.
-  /// As many launches as pieces need; empty pieces cost nothing. Throws Error(kAborted).
+  /// Copies the pieces one after the other to `to` (a multiple of 16), multiplied by `scale`:
+  /// floating types in float32 (float64 in float64) and rounded once; integers in float64,
+  /// truncated toward zero and saturated; bool is never scaled. Results equal the CPU's
+  /// ScaleKernel, bit for bit. Fills the gaps between pieces with zeros. Pieces have whole elements
+  /// and the alignment of their type. Launches as often as the number of pieces requires; empty
+  /// pieces cost nothing. Throws Error(kAborted).
   void pack(std::span<const DevicePiece> pieces, CudaPointer to, DType dtype, double scale,
             CudaStream stream);
-  /// The way back, from `from` (a multiple of 16) to the pieces. Bytes between pieces are not read.
+  /// The reverse, from `from` (a multiple of 16) to the pieces. Does not read the gaps between
+  /// pieces.
   void unpack(CudaPointer from, std::span<const DevicePiece> pieces, DType dtype, double scale,
               CudaStream stream);
-  /// `piece` times `scale`, where it is. Throws Error(kAborted).
+  /// Multiplies `piece` by `scale` in place. Throws Error(kAborted).
   void scale(const DevicePiece& piece, DType dtype, double scale, CudaStream stream);
 
-  /// out[i] = scale * (sources[0][i] OP sources[1][i] OP …), `count` elements: ReduceKernel of the
-  /// CPU, bit for bit but for a NaN's payload. Up to 16 sources, which begin at multiples of 16
-  /// bytes and have their last 16 bytes in memory; `out` may be one of them. Not for kAverage and
-  /// kAdasum, nor where nothing is compiled(). Throws Error(kAborted).
+  /// out[i] = scale * (sources[0][i] OP sources[1][i] OP …), `count` elements, equal to the CPU's
+  /// ReduceKernel bit for bit except for a NaN's payload. Up to 16 sources, which begin at
+  /// multiples of 16 bytes and whose memory extends to a multiple of 16; `out` may be one of them.
+  /// Not for kAverage and kAdasum; only if compiled(). Throws Error(kAborted).
   void reduce(std::span<const CudaPointer> sources, CudaPointer out, std::size_t count, DType dtype,
               ReduceOp op, double scale, CudaStream stream);
 
-  /// One launch in which the kernels of several GPUs wait for each other (MeetingWork); `work` is
-  /// complete but for its step. Sources as in reduce(); `out` may be `in`. Each member has a
-  /// GPU of its own, and all members launch the same. Returns its number of blocks. Throws
+  /// One launch in which the kernels of several GPUs wait for each other (MeetingWork); this
+  /// function sets only the step of `work`. Sources as in reduce(); `out` may be `in`. Each member
+  /// has its own GPU, and all members launch the same. Returns the number of blocks. Throws
   /// Error(kAborted).
   KernelSize meet(MeetingWork work, DType dtype, ReduceOp op, CudaStream stream);
 

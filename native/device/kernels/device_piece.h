@@ -6,7 +6,7 @@
 
 namespace hvdtune {
 
-/// Bytes one after the other in device memory.
+/// Contiguous bytes in device memory.
 struct DevicePiece {
   CudaPointer at = 0;
   std::size_t bytes = 0;

@@ -1,21 +1,22 @@
-// Many tensors into one buffer and back, in one launch, multiplied by a number on the way; and what
-// several members have, reduced. Compiled by nvcc while hvdtune is built, where there is one, and
-// otherwise by NVRTC while it runs; the tests also run this text on the host.
+// Kernels that copy many tensors into one buffer and back, in one launch, and multiply them by a
+// number on the way; and kernels that reduce the data of several members. nvcc compiles this file
+// when hvdtune is built, if there is one, and otherwise NVRTC when hvdtune runs; the tests also run
+// this text on the host.
 
 #include "device/kernels/kernel_work.h"
 
 #if defined(__CUDACC__)
 #define HVD_DEVICE __device__ __forceinline__
 #define HVD_KERNEL extern "C" __global__ void __launch_bounds__(256, 4)
-// They hold more at once: with four blocks some of them would spill on sm_100.
+// They use more registers: with four blocks some of them would spill on sm_100.
 #define HVD_REDUCING_KERNEL extern "C" __global__ void __launch_bounds__(256, 3)
 #if __CUDACC_VER_MAJOR__ > 11 || (__CUDACC_VER_MAJOR__ == 11 && __CUDACC_VER_MINOR__ >= 7)
-#define HVD_PARAMETER const __grid_constant__  // read where it is, never copied for a thread
+#define HVD_PARAMETER const __grid_constant__  // read in place, never copied for a thread
 #else
 #define HVD_PARAMETER const
 #endif
 #define HVD_PAUSE()
-// What a block's threads do in turn, each when all have done what comes before.
+// The steps of a block's threads; each step begins after all threads have done the previous one.
 #define HVD_MEETING_KERNEL(name, Kind)                                \
   HVD_REDUCING_KERNEL name(HVD_PARAMETER hvdtune::MeetingWork work) { \
     hvdtune::bring<Kind::Element>(work);                              \
@@ -31,7 +32,7 @@
 namespace hvdtune {
 namespace {
 
-// How elements of a type are multiplied: bit for bit as the CPU's ScaleKernel does it, but for the
+// Multiplication of elements of a type: equal to the CPU's ScaleKernel bit for bit, except for the
 // payload of a NaN.
 
 template <class T>
@@ -101,7 +102,7 @@ struct Bfloat16 {
   }
 };
 
-/// Reckoned in float64, without its fraction, or the nearest that the type can hold; 0 for a NaN.
+/// The product in float64, truncated, or the nearest value that the type can hold; 0 for a NaN.
 template <class T, T kLowest, T kHighest>
 struct Integer {
   using Element = T;
@@ -127,7 +128,7 @@ using Int16 = Integer<short, -32768, 32767>;
 using Int32 = Integer<int, -2147483647 - 1, 2147483647>;
 using Int64 = Integer<long long, -9223372036854775807LL - 1, 9223372036854775807LL>;
 
-/// Bytes as they are; U is as much as is moved at once.
+/// Unscaled bytes; U is the unit that is copied at once.
 template <class U>
 struct Bytes {
   using Element = U;
@@ -141,8 +142,8 @@ union Block {
   Element elements[16 / sizeof(Element)];
 };
 
-/// The part of a piece that a block has to do: [from, to) of the piece's bytes, whole vectors.
-/// `source` and `target` are where the piece begins on both sides, tensor and buffer or the
+/// The part of a piece that a block copies: [from, to) of the piece's bytes, whole vectors.
+/// `source` and `target` are the piece's addresses on both sides: tensor and buffer, or the
 /// reverse.
 struct Part {
   KernelSize source;
@@ -160,7 +161,7 @@ HVD_DEVICE void move_vectors(const Part& part, typename Kind::Factor factor) {
   constexpr int kAtOnce = kTileBytes / 16 / kKernelThreads;
   constexpr int kLanes = 16 / sizeof(typename Kind::Element);
   Content held[kAtOnce];
-  // All loads before all stores: the memory is slow to answer, but answers many at a time.
+  // All loads before all stores: memory has a long latency, but serves many loads at a time.
 #pragma unroll
   for (int turn = 0; turn < kAtOnce; ++turn) {
     const KernelSize at = threadIdx.x + KernelSize{kKernelThreads} * turn;
@@ -189,8 +190,9 @@ HVD_DEVICE void move_elements(const Part& part, typename Kind::Factor factor) {
   }
 }
 
-/// What does not begin at a multiple of 16 bytes on both sides. Elements of scaled types do begin
-/// at a multiple of their size; plain bytes go in the largest steps that both sides allow.
+/// For pieces that do not begin at a multiple of 16 bytes on both sides. Elements of scaled types
+/// do begin at a multiple of their size; unscaled bytes are copied in the largest units that both
+/// sides allow.
 template <class Kind>
 struct Unaligned {
   static HVD_DEVICE void move(const Part& part, typename Kind::Factor factor) {
@@ -214,7 +216,7 @@ struct Unaligned<Bytes<unsigned char>> {
   }
 };
 
-/// The last piece that begins at `place` of the packed buffer or before.
+/// The last piece that begins at or before offset `place` of the packed buffer.
 HVD_DEVICE int piece_at(const KernelWork& work, KernelSize place) {
   int first = 0;
   int behind = work.count;
@@ -232,7 +234,7 @@ HVD_DEVICE int piece_at(const KernelWork& work, KernelSize place) {
 HVD_DEVICE KernelSize smaller(KernelSize a, KernelSize b) { return a < b ? a : b; }
 
 /// One block's work: tiles of the packed buffer, whatever pieces they belong to. So blocks have
-/// equally much to do, whether tensors are large or small.
+/// equal work, whether tensors are large or small.
 template <class Kind>
 HVD_DEVICE void move(const KernelWork& work, bool packs) {
   const auto factor = static_cast<typename Kind::Factor>(work.scale);
@@ -255,7 +257,7 @@ HVD_DEVICE void move(const KernelWork& work, bool packs) {
           Unaligned<Kind>::move(part, factor);
         }
       }
-      // The last bytes, which are no whole vector, and behind them the padding.
+      // The last bytes, less than a whole vector, and the padding after them.
       if (piece.bytes == whole || from > whole || tile_end - piece.begin <= whole) continue;
       part.from = whole;
       part.to = piece.bytes;
@@ -268,7 +270,7 @@ HVD_DEVICE void move(const KernelWork& work, bool packs) {
   }
 }
 
-// ---- reducing what several members have --------------------------------------------------------
+// ---- reducing the data of several members ------------------------------------------------------
 
 /// Bytes 0 and 1: Sum and Max are OR, Product and Min are AND.
 struct Bool {
@@ -295,7 +297,7 @@ struct Combine {
 template <class T, T kLowest, T kHighest, ReduceStep kStep>
 struct Combine<Integer<T, kLowest, kHighest>, kStep> {
   static HVD_DEVICE T apply(T a, T b) {
-    // Sums and products wrap around; in 64 bits without a sign nothing overflows on the way.
+    // Sums and products wrap around; unsigned 64-bit arithmetic has no undefined overflow.
     using Bits = unsigned long long;
     if constexpr (kStep == ReduceStep::kSum) return static_cast<T>(Bits(a) + Bits(b));
     if constexpr (kStep == ReduceStep::kProduct) return static_cast<T>(Bits(a) * Bits(b));
@@ -311,7 +313,8 @@ struct Combine<Bool, kStep> {
   }
 };
 
-/// 16 bytes of all sources, in their order. The last ones may be fewer: sources have room for all.
+/// Reduces 16 bytes of all sources, in their order. The last vector may be partly unused: sources
+/// have room for all of it.
 template <class Kind, ReduceStep kStep>
 HVD_DEVICE void reduce_block(const ReduceWork& work, KernelSize at) {
   using Element = typename Kind::Element;
@@ -367,10 +370,9 @@ HVD_DEVICE void reduce(const ReduceWork& work) {
   }
 }
 
-// ---- reducing what other GPUs bring in the meantime
-// ----------------------------------------------
+// ---- reducing data that other GPUs supply meanwhile --------------------------------------------
 
-/// What was written before is there for whoever sees `value`, on whatever GPU.
+/// A thread on any GPU that sees `value` also sees everything written before.
 HVD_DEVICE void announce(KernelSize place, KernelSize value) {
 #if !defined(__CUDACC__)
   __atomic_store_n(reinterpret_cast<KernelSize*>(place), value, __ATOMIC_RELEASE);
@@ -396,7 +398,7 @@ HVD_DEVICE KernelSize look(KernelSize place) {
 #endif
 }
 
-/// The host's word that nobody comes any more. Far away: seldom looked at.
+/// The host's word that stops the waiting. Reading it is slow, so it is read rarely.
 HVD_DEVICE bool is_over(const MeetingWork& work) {
 #if defined(__CUDACC__)
   return *reinterpret_cast<volatile const unsigned*>(work.over) != 0;
@@ -415,7 +417,7 @@ HVD_DEVICE KernelSize left(const MeetingWork& work, int at, int who) {
   return reinterpret_cast<KernelSize>(&flags->left[blockIdx.x][who]);
 }
 
-/// What reduce_with() reads of this member in the same block, into its source.
+/// Copies the data that reduce_with() reads in the same block into this member's source.
 template <class Element>
 HVD_DEVICE void bring(const MeetingWork& work) {
   constexpr int kLanes = 16 / sizeof(Element);
@@ -436,15 +438,15 @@ HVD_DEVICE void bring(const MeetingWork& work) {
   }
 }
 
-/// A thread for each member tells it that this block has come.
+/// One thread per member tells that member that this block has arrived.
 HVD_DEVICE void arrive(const MeetingWork& work) {
   const auto member = static_cast<int>(threadIdx.x);
   if (member < work.reduce.sources) announce(arrived(work, member, work.self), work.round);
 }
 
-/// … and waits until that member's has. False: in vain.
+/// … and waits until that member's block has. False if it waited in vain.
 HVD_DEVICE bool meet(const MeetingWork& work) {
-  constexpr unsigned kLooks = 1024;  // between two at the host's word
+  constexpr unsigned kLooks = 1024;  // between two reads of the host's word
   const auto member = static_cast<int>(threadIdx.x);
   if (member >= work.reduce.sources) return true;
   const KernelSize place = arrived(work, work.self, member);
@@ -455,7 +457,7 @@ HVD_DEVICE bool meet(const MeetingWork& work) {
   return true;
 }
 
-/// … and tells it that this block has read what that member has brought.
+/// … and tells it that this block has read that member's data.
 HVD_DEVICE void leave(const MeetingWork& work) {
   const auto member = static_cast<int>(threadIdx.x);
   if (member < work.reduce.sources) announce(left(work, member, work.self), work.round);

@@ -8,7 +8,7 @@ namespace hvdtune {
 extern const char* const kKernelsSource;
 
 /// The same, compiled by nvcc when hvdtune was built, for the GPUs that CMakeLists.txt names; empty
-/// where there was no nvcc.
+/// if there was no nvcc.
 std::span<const unsigned char> built_in_kernels();
 
 }  // namespace hvdtune

@@ -69,7 +69,7 @@ CudaDriver::CudaDriver(const std::string& path) : path_(path) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kInvalidArgument, "NVIDIA's driver at " + path + " " + why);
   };
-  // The version can be asked before anything works, and explains much of what does not.
+  // The version can be read before anything else works, and explains most failures.
   if (cuDriverGetVersion(&version_) == CudaResult::kSuccess && version_ < kOldestDriver) {
     refuse("supports CUDA " + cuda_version(version_) + ": hvdtune needs " + kOldestDriverText +
            " or later");

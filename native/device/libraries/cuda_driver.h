@@ -7,11 +7,12 @@
 
 namespace hvdtune {
 
-/// The functions of libcuda.so.1, found at run time. Members have the names of the documentation;
-/// the comment says which symbol of the library it is where that has another name.
+/// The functions of libcuda.so.1, found at run time. Members have the names of the documentation; a
+/// comment gives the suffix of the library's symbol if that has another name.
 ///
-/// The library is never unloaded: it has threads of its own. All functions may be called from any
-/// thread; those on memory, streams, events and kernels want a current context (Device::Current).
+/// The library is never unloaded, because it has its own threads. All functions may be called from
+/// any thread; those on memory, streams, events and kernels need a current context
+/// (Device::Current).
 class CudaDriver {
  public:
   /// Loads the library at `path` (a file, or a name that the loader finds), looks for all functions
@@ -22,22 +23,22 @@ class CudaDriver {
   CudaDriver(const CudaDriver&) = delete;
   CudaDriver& operator=(const CudaDriver&) = delete;
 
-  /// Nothing where `result` is kSuccess. Otherwise throws Error(kAborted): "`what` failed: " with
+  /// Does nothing if `result` is kSuccess. Otherwise throws Error(kAborted): "`what` failed: " with
   /// CUDA's name and text of the result.
   void check(CudaResult result, const char* what) const;
 
   /// CUDA's name of a result, e.g. "CUDA_ERROR_OUT_OF_MEMORY".
   [[nodiscard]] std::string name(CudaResult result) const;
 
-  /// Of CUDA, that this driver supports: 1000 * major + 10 * minor, e.g. 12040.
+  /// The version of CUDA that this driver supports: 1000 * major + 10 * minor, e.g. 12040.
   [[nodiscard]] int version() const { return version_; }
-  /// How many GPUs this process may use (CUDA_VISIBLE_DEVICES counts). At least one.
+  /// Number of GPUs that this process may use (respecting CUDA_VISIBLE_DEVICES). At least one.
   [[nodiscard]] int devices() const { return devices_; }
-  /// The file that was loaded, as it was asked for.
+  /// The loaded file, as passed to open().
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// Index of the GPU in whose memory `pointer` lies, -1 for memory of the host that CUDA knows.
-  /// Throws Error(kInvalidArgument) where CUDA does not know the address.
+  /// Index of the GPU whose memory contains `pointer`; -1 for host memory that CUDA knows. Throws
+  /// Error(kInvalidArgument) if CUDA does not know the address.
   [[nodiscard]] int device_of(CudaPointer pointer) const;
 
   CudaResult (*cuInit)(unsigned flags);

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// What hvdtune uses of NVIDIA's driver interface, declared here so that nothing of CUDA is needed
-// to build it. Names without the "CU" types' own are those of the interface's documentation.
+// The part of NVIDIA's driver interface that hvdtune uses, declared here so that building needs
+// nothing of CUDA. A comment gives each type's name in the interface's documentation.
 
 namespace hvdtune {
 
@@ -17,7 +17,7 @@ using CudaEvent = struct CudaEventOpaque*;        ///< CUevent, cudaEvent_t
 using CudaModule = struct CudaModuleOpaque*;      ///< CUmodule
 using CudaFunction = struct CudaFunctionOpaque*;  ///< CUfunction
 
-/// CUresult. All values are CUDA's; those that are told apart here have a name.
+/// CUresult. All values are CUDA's; those that hvdtune treats differently have a name.
 enum class CudaResult : int {
   kSuccess = 0,
   kInvalidValue = 1,

@@ -98,7 +98,7 @@ std::vector<char> Nvrtc::compile(const std::string& source, const std::string& n
     if (nvrtcGetProgramLogSize_(program, &bytes) == 0 && bytes > 0) {
       log.resize(bytes);
       nvrtcGetProgramLog_(program, log.data());
-      log.resize(bytes - 1);  // its zero
+      log.resize(bytes - 1);  // without its terminating zero
     }
     const char* const text = nvrtcGetErrorString_(result);
     throw Error(ErrorKind::kInvalidArgument, "NVRTC " + nvrtc_version_text(version_) +

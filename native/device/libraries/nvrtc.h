@@ -19,9 +19,9 @@ class Nvrtc {
   [[nodiscard]] int version() const { return version_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// What cuModuleLoadData() takes, for GPUs of `capability` (e.g. 90): their machine code, or,
-  /// where this NVRTC is older than the GPU, PTX of the newest that it knows. `name` stands for a
-  /// file's name in messages. Takes about a second. Throws Error(kInvalidArgument) with the
+  /// Compiles `source` to an image for cuModuleLoadData(), for GPUs of `capability` (e.g. 90):
+  /// machine code, or, if this NVRTC is older than the GPU, PTX of the newest that it knows. `name`
+  /// is the file name in messages. Takes about a second. Throws Error(kInvalidArgument) with the
   /// compiler's log.
   [[nodiscard]] std::vector<char> compile(const std::string& source, const std::string& name,
                                           int capability) const;

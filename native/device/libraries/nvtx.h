@@ -4,27 +4,27 @@
 #include <cstdint>
 
 // The interface between a program and a profiler that NVTX 3 defines: the profiler's library is
-// given tables of places for functions, and fills those that it wants to be called. Nothing has to
-// be linked or installed for it.
+// given tables of pointers to functions, and fills in those that it wants the program to call. This
+// needs nothing linked or installed.
 
 namespace hvdtune::nvtx {
 
 using AnyFunction = void (*)();
 using GetExportTable = const void* (*)(std::uint32_t table);
-/// The library's function kEntryPoint. 0: it does not want to be used.
+/// The library's function kEntryPoint. Returns 0 if it does not want to be used.
 using InitializeInjection = int (*)(GetExportTable);
 
 inline constexpr const char* kEntryPoint = "InitializeInjectionNvtx2";
 inline constexpr std::uint16_t kVersion = 3;
 
-// What GetExportTable is asked for.
+// Argument of GetExportTable.
 inline constexpr std::uint32_t kCallbacks = 1;
 inline constexpr std::uint32_t kVersionInfo = 3;
 
 struct ExportTableCallbacks {
   std::size_t struct_size;
-  /// `table`: places for functions, by number; the first and the one behind the last are null.
-  /// 0: no such module.
+  /// `table`: addresses of function pointers, by number; the first and the one after the last are
+  /// null. Returns 0 if there is no such module.
   int (*GetModuleFunctionTable)(int module, AnyFunction*** table, unsigned int* size);
 };
 
@@ -35,7 +35,7 @@ struct ExportTableVersionInfo {
   void (*SetInjectionNvtxVersion)(std::uint32_t version);
 };
 
-/// Modules are numbered from 1; so many numbers each has for functions, 0 included.
+/// Number of function numbers of each module, including 0. Modules are numbered from 1.
 inline constexpr unsigned int kModuleSizes[] = {0, 16, 9, 15, 7, 16, 7};
 inline constexpr int kModules = 7;
 inline constexpr int kCore2 = 5;

@@ -9,8 +9,8 @@
 namespace hvdtune {
 namespace {
 
-/// The places that a profiler fills, for all modules: it may want to fill those of functions that
-/// are never called here, too.
+/// The function pointers that a profiler fills in, for all modules: it may also fill in functions
+/// that are never called here.
 struct Places {
   static constexpr unsigned int kMost = 16;
 
@@ -24,7 +24,7 @@ struct Places {
   nvtx::AnyFunction* tables[nvtx::kModules][kMost + 1] = {};
 };
 
-/// The protocol has no way to say whose places are meant: the process has one set of them.
+/// The protocol cannot distinguish several sets of pointers, so the process has one.
 Places& places() {
   static Places of_process;
   return of_process;
@@ -64,7 +64,8 @@ nvtx::EventAttributes named(const char* name) {
 
 const Profiler& Profiler::attach(const std::string& path) {
   static std::mutex mutex;
-  static const Profiler* attached = nullptr;  // never freed: threads may use it to the very end
+  static const Profiler* attached =
+      nullptr;  // never freed: threads may use it until the process ends
   const std::lock_guard lock(mutex);
   if (attached == nullptr) attached = new Profiler(path);
   return *attached;

@@ -8,13 +8,14 @@
 
 namespace hvdtune {
 
-/// A profiler that is attached to this process and takes NVTX ranges, such as Nsight Systems. Ours
-/// are in the domain "hvdtune". Any thread. Without one there is none of these, and nothing to pay.
+/// A profiler that is attached to this process and records NVTX ranges, such as Nsight Systems.
+/// hvdtune's ranges are in the domain "hvdtune". Any thread. Without a profiler there is no object
+/// of this class, and no cost.
 class Profiler {
  public:
-  /// The one whose library is at `path`: a process has one, which the first call that goes well
-  /// decides, and which stays until the process ends. Throws Error(kInvalidArgument) where the
-  /// library cannot be loaded, is not one for NVTX 3, or declines.
+  /// The profiler whose library is at `path`. A process has only one: that of the first successful
+  /// call, until the process ends. Throws Error(kInvalidArgument) if the library cannot be loaded,
+  /// is not for NVTX 3, or declines.
   static const Profiler& attach(const std::string& path);
 
   Profiler(const Profiler&) = delete;
@@ -26,7 +27,7 @@ class Profiler {
 
   explicit Profiler(const std::string& path);
 
-  // Null where the profiler does not want to know.
+  // Null if the profiler does not want the calls.
   nvtx::StartRange start_ = nullptr;
   nvtx::EndRange end_ = nullptr;
   nvtx::PushRange push_ = nullptr;
@@ -34,11 +35,11 @@ class Profiler {
   nvtx::Domain domain_ = nullptr;
 };
 
-/// What one thread does, as long as this lives; they are nested. Profilers count to it what the
-/// thread enqueues on a GPU meanwhile.
+/// A range of one thread's work, as long as this object exists; spans nest. Profilers attribute to
+/// it the work that the thread enqueues on a GPU meanwhile.
 class ProfilerSpan {
  public:
-  /// `profiler`: none where it is null. `name` is read here only.
+  /// `profiler`: may be null, for none. `name` is read only here.
   ProfilerSpan(const Profiler* profiler, const char* name);
   ~ProfilerSpan();
   ProfilerSpan(const ProfilerSpan&) = delete;
@@ -48,12 +49,12 @@ class ProfilerSpan {
   const Profiler* profiler_;
 };
 
-/// Something that may begin on one thread and end on another, beside others of its kind. It ends
-/// with this, if not before.
+/// A range that may begin on one thread and end on another, and overlap others. The destructor ends
+/// it, unless end() has.
 class ProfilerRange {
  public:
   ProfilerRange() = default;
-  /// As ProfilerSpan.
+  /// Parameters as for ProfilerSpan.
   ProfilerRange(const Profiler* profiler, const char* name);
   ProfilerRange(ProfilerRange&& other) noexcept
       : profiler_(std::exchange(other.profiler_, nullptr)), id_(other.id_) {}
@@ -65,11 +66,11 @@ class ProfilerRange {
   }
   ~ProfilerRange() { end(); }
 
-  /// Now, if it has not ended.
+  /// Ends the range now, if it has not ended.
   void end();
 
  private:
-  const Profiler* profiler_ = nullptr;  // null: nothing is to be ended
+  const Profiler* profiler_ = nullptr;  // null: nothing to end
   std::uint64_t id_ = 0;
 };
 

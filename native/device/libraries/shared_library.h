@@ -8,20 +8,20 @@ namespace hvdtune {
 /// A library that is found at run time and never unloaded.
 class SharedLibrary {
  public:
-  /// kLazy: what it uses itself is looked for when it is called.
+  /// kLazy: the loader resolves the library's own imports when they are first called.
   enum class Binding : std::uint8_t { kNow, kLazy };
 
-  /// `what` is what users call it, e.g. "NCCL". Throws Error(kInvalidArgument) with the loader's
-  /// reason.
+  /// `what` is the library's name in messages, e.g. "NCCL". Throws Error(kInvalidArgument) with the
+  /// loader's reason.
   SharedLibrary(std::string what, const std::string& path, Binding binding = Binding::kNow);
 
-  /// Puts the address of `symbol` into `function`. Throws Error(kInvalidArgument) where the library
-  /// has none: `oldest` is the first version that has all that is looked for.
+  /// Stores the address of `symbol` in `function`. Throws Error(kInvalidArgument) if the library
+  /// does not have it; `oldest` is the first version that has all needed symbols.
   template <class Function>
   void find(Function*& function, const char* symbol, const char* oldest) const {
     function = reinterpret_cast<Function*>(address(symbol, oldest));
   }
-  /// The same; null where the library has none.
+  /// The same; null if the library does not have it.
   template <class Function>
   void find_if_there(Function*& function, const char* symbol) const {
     function = reinterpret_cast<Function*>(address_if_there(symbol));

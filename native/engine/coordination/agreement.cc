@@ -40,7 +40,7 @@ bool same_shape_needed(OpKind kind) {
   return kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
 }
 
-/// Allgather and alltoall: all dimensions but the first.
+/// Allgather and alltoall: all dimensions except the first.
 std::string gather_shape_difference(const Difference& difference, OpKind kind,
                                     const wire::TensorSpec& a, const wire::TensorSpec& b) {
   const std::string op = op_kind_name(kind);

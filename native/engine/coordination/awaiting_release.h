@@ -9,14 +9,15 @@
 
 namespace hvdtune {
 
-/// Things that were taken away by an entry of the schedule, and may be used again once every rank
-/// has come past it.
+/// Items that a schedule entry has removed, and that may be reused once every rank has passed that
+/// entry.
 template <typename T>
 class AwaitingRelease {
  public:
   void add(T thing) { waiting_.push_back({std::move(thing), kNotPublished}); }
 
-  /// The entry about the oldest one not yet reported ends before this position of the schedule.
+  /// Reports that the entry of the oldest item not yet reported ends before this position of the
+  /// schedule.
   void published(std::uint64_t position) {
     const auto next = std::find_if(waiting_.begin(), waiting_.end(),
                                    [](const Waiting& w) { return w.position == kNotPublished; });
@@ -24,7 +25,7 @@ class AwaitingRelease {
     next->position = position;
   }
 
-  /// Every rank has come past what lies before `position`.
+  /// Every rank has passed `position`: returns the items that may be reused.
   std::vector<T> release(std::uint64_t position) {
     std::vector<T> released;
     while (!waiting_.empty() && waiting_.front().position <= position) {
@@ -34,7 +35,7 @@ class AwaitingRelease {
     return released;
   }
 
-  /// The oldest that fits, or null.
+  /// The oldest item for which `fits` is true, or null.
   template <typename Fits>
   const T* find(Fits&& fits) const {
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),

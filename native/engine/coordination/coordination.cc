@@ -11,11 +11,12 @@
 namespace hvdtune {
 namespace {
 
-// Until evicted slots are released, announcements may come without a ring (Submissions::announce);
-// and nothing rings when the slowest rank has come past the removal of a process set.
+// Until evicted slots are released, announcements may arrive without a ring
+// (Submissions::announce); and nothing rings when the slowest rank has passed the removal of a
+// process set.
 constexpr Nanos kEvictionPoll = 5 * kMillisecond;
 
-/// By rank, whether its times mean nothing here: other hosts have clocks of their own, and so may
+/// By rank, whether its times mean nothing here: other hosts have other clocks, and so may
 /// containers.
 std::vector<bool> other_clocks(const HostSession& session) {
   std::vector<bool> others;
@@ -62,11 +63,11 @@ Nanos Coordination::deadline(const DriveLock& /*held*/) const {
 bool Coordination::coordinate(const DriveLock& lock) {
   looks_.fetch_add(1);
   recording_.look_for_failure(lock);
-  // A rank that passed an eviction had announced before; what it announced is read below.
+  // A rank had made its announcements before it passed an eviction; they are read below.
   const std::uint64_t passed_by_all = schedule_.slowest();
   const bool heard = read_announcements(lock);
   release_what_all_have_passed(passed_by_all);
-  // Announcements that did not ring because they came before this are read in the next turn.
+  // Announcements made before this, which did not ring, are read in the next turn.
   job_.arena.joined().store(static_cast<std::uint32_t>(coordinator_.joined()),
                             std::memory_order_seq_cst);
   const Nanos now = monotonic_now();
@@ -93,7 +94,7 @@ bool Coordination::coordinate(const DriveLock& lock) {
   return heard || !schedules.empty();
 }
 
-/// Slots and sets whose end all ranks have read may be used again.
+/// Releases slots and sets whose end all ranks have read, so that they can be reused.
 void Coordination::release_what_all_have_passed(std::uint64_t position) {
   for (const wire::Slot slot : coordinator_.release_evicted(position)) {
     job_.arena.slot_round(slot).reset();
@@ -206,7 +207,7 @@ void Coordination::check_stalls(const DriveLock& lock, Nanos now) {
   }
 }
 
-// ---- what Coordinator reports -------------------------------------------------------------------
+// ---- reports of Coordinator ---------------------------------------------------------------------
 
 void Coordination::on_first_ready(const TensorEntry& entry, Nanos time) {
   if (!timeline_.active()) return;
@@ -230,10 +231,11 @@ void Coordination::on_all_ready(const TensorEntry& entry, Nanos time) {
                [&](const std::string& row) { timeline_.negotiate_end(row, time); });
 }
 
-/// Who completes a round knows it by counting arrivals: those who have joined count as arrived.
+/// A rank learns from the count of arrivals that it completes a round, so ranks that have joined
+/// must count as arrived.
 void Coordination::on_absent(const TensorEntry& entry, std::size_t ranks) {
   if (entry.slot == wire::kNoSlot || job_.session.across_hosts())
-    return;  // of all ranks of the job
+    return;  // only the set of all ranks has absent ones
   job_.arena.slot_round(entry.slot)
       .announce(static_cast<std::uint32_t>(entry.members), static_cast<std::uint32_t>(ranks));
 }

@@ -19,9 +19,9 @@
 
 namespace hvdtune {
 
-/// Rank 0's part of progress: reads what all ranks announce, has Coordinator decide, and publishes
-/// the schedule, which all ranks read, this one included. Any thread may call what takes no
-/// DriveLock.
+/// Rank 0's part of progress: reads the announcements of all ranks, lets Coordinator decide, and
+/// publishes the schedule, which all ranks read, including this one. Any thread may call methods
+/// without a DriveLock.
 class Coordination final : private CoordinatorObserver {
  public:
   /// All references outlive it.
@@ -31,33 +31,33 @@ class Coordination final : private CoordinatorObserver {
                const wire::RuntimeSettings& settings, const StallOptions& stall,
                const StragglerOptions& straggler);
 
-  /// One turn: what was announced until now is heard, what is due is published. Whether anything
-  /// was. Not to be called once the end of the job is published.
+  /// One turn: reads all announcements made until now, and publishes what is due. Returns whether
+  /// there was anything. Must not be called after the end of the job is published.
   bool coordinate(const DriveLock& lock);
-  /// Publishes these after all that was published before; what finds the schedule full waits here.
+  /// Publishes these after all earlier ones; entries for which the schedule has no room wait here.
   void publish(const DriveLock& lock, const std::vector<wire::Schedule>& schedules);
-  /// Publishes what waits here, as far as there is room; whether anything was.
+  /// Publishes waiting entries, as far as there is room; returns whether there were any.
   bool flush(const DriveLock& lock);
 
-  /// When coordinate() or flush() is to be called again even if nobody rings; kForever = never.
+  /// When coordinate() or flush() must be called again even if nobody rings; kForever = never.
   [[nodiscard]] Nanos deadline(const DriveLock& lock) const;
-  /// How urgent news must be to be read before that.
+  /// The least urgency of news that must be read before that.
   [[nodiscard]] Urgency threshold(const DriveLock& /*held*/) const {
     return coordinator_.has_ready() ? Urgency::kUrgent : Urgency::kNormal;
   }
 
-  /// As Coordinator::change_settings().
+  /// See Coordinator::change_settings().
   std::uint64_t change_settings(const DriveLock& /*held*/, const SettingsChange& change) {
     return coordinator_.change_settings(change);
   }
 
-  /// As Coordinator::interrupt().
+  /// See Coordinator::interrupt().
   void interrupt(const DriveLock& /*held*/, std::uint64_t number) {
     coordinator_.interrupt(number);
   }
 
   StepLog& steps() { return coordinator_.steps(); }
-  /// How many turns have begun and ended so far, together: odd within one.
+  /// Number of begins and ends of turns so far: odd during a turn.
   [[nodiscard]] std::uint64_t looks() const { return looks_.load(); }
 
  private:
@@ -92,7 +92,7 @@ class Coordination final : private CoordinatorObserver {
   StallWatch stalls_;
   StepWatch step_watch_;
   std::vector<MessageRing> announcements_;  // by rank
-  std::vector<bool> other_clock_;           // by rank: whether it cannot tell its times from here
+  std::vector<bool> other_clock_;           // by rank: whether its clock is another one
   std::deque<Unpublished> backlog_;
   std::vector<std::uint64_t> blocked_on_;  // kept for its memory
   std::atomic<std::uint64_t> looks_{0};

@@ -16,7 +16,7 @@ std::string key_of(std::uint32_t set, const std::string& name) {
   return std::to_string(set) + ':' + name;
 }
 
-/// How the step log recognises a tensor: automatic names never come again.
+/// The step log's identity of a tensor: automatic names are never used again.
 std::string identity_of(const wire::Request& request) {
   if (request.cacheable) return request.name;
   std::string identity = "unnamed";
@@ -27,7 +27,7 @@ std::string identity_of(const wire::Request& request) {
   return identity;
 }
 
-/// To the run that ends with the slot before, where there is one.
+/// Extends the run that ends with the previous slot, if there is one.
 void add_slot(std::vector<wire::BatchEntry>& entries, const TensorEntry& entry) {
   if (!entries.empty() && entry.absent.empty()) {
     wire::BatchEntry& last = entries.back();
@@ -74,18 +74,18 @@ Coordinator::Coordinator(CoordinatorOptions options, std::vector<std::vector<int
 
 // ---- announcements ------------------------------------------------------------------------------
 
-/// Null for a tensor of a process set that was removed meanwhile: its rank fails it by itself.
+/// Null for a tensor of a process set that was removed meanwhile: its rank makes it fail by itself.
 TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
   if (announce.type == wire::AnnounceType::kSlot) {
     if (announce.slot < by_slot_.size() && by_slot_[announce.slot] != nullptr) {
       return by_slot_[announce.slot];
     }
-    // Announced before that rank heard of the eviction.
+    // Announced before that rank learned of the eviction.
     const Evicted* old = evicted_.find([&](const Evicted& e) { return e.slot == announce.slot; });
     HVD_CHECK(old != nullptr);
     // The rank means this description, whatever others announce under the name by now.
     announce.request = old->description;
-    announce.registered = false;  // for a slot that is no more
+    announce.registered = false;  // for a removed slot
   }
   const wire::Request& description = *announce.request;
   if (!sets_.exists(description.process_set)) return nullptr;
@@ -124,8 +124,7 @@ void Coordinator::announce(int rank, const wire::AnnouncedSlot& announced, Nanos
     return announce(rank, std::move(evicted));
   }
   arrive(*by_slot_[slot], rank, announced);
-  // `now` is from before the announcements were read, of which the last read need not be the
-  // latest.
+  // `now` was read before the announcements, and the last one read need not be the latest.
   complete_if_all_there(*by_slot_[slot], std::max(now, by_slot_[slot]->last_time));
 }
 
@@ -176,8 +175,8 @@ void Coordinator::complete_if_all_there(TensorEntry& entry, Nanos now) {
   complete(entry, now);
 }
 
-/// Everybody's description is either a variant or the entry's own; they are compared with that of
-/// the first rank that has announced. Returns why they cannot be run together, or makes them one.
+/// Each rank's description is either a variant or the entry's own; all are compared with that of
+/// the first rank that has announced. Returns why they do not match, or merges them.
 std::string Coordinator::agree(TensorEntry& entry) {
   if (entry.variants.empty()) return {};
   const auto variant_of = [&entry](int rank) {
@@ -203,7 +202,7 @@ std::string Coordinator::agree(TensorEntry& entry) {
   return {};
 }
 
-/// Nobody is missing any more: the tensor is ready, or it cannot be run.
+/// All ranks have announced: the tensor is ready, or it cannot be run.
 void Coordinator::complete(TensorEntry& entry, Nanos now) {
   if (observer_ != nullptr) observer_->on_all_ready(entry, now);
   const bool as_before = entry.slot != wire::kNoSlot && entry.variants.empty();
@@ -274,7 +273,7 @@ void Coordinator::assign_slot(TensorEntry& entry) {
   if (!entry.description.cacheable || options_.cache_capacity == 0) return;
   if (recency_.size() >= options_.cache_capacity && !evict_least_recent()) return;
   if (free_slots_.empty()) {
-    // Evicted slots come back only after a round trip; until then new ones are used.
+    // Evicted slots can be reused only after a round trip; until then new ones are used.
     if (used_slots_ == kMaxSlots) return;
     free_slots_.push_back(used_slots_++);
     by_slot_.resize(used_slots_, nullptr);
@@ -291,8 +290,8 @@ bool Coordinator::evict_least_recent() {
   if (!eviction_warned_) {
     eviction_warned_ = true;
     HVD_LOG(kWarning) << "more than " << options_.cache_capacity
-                      << " tensors are in use; descriptions that do not fit the cache travel every "
-                         "time. Raise HOROVOD_CACHE_CAPACITY.";
+                      << " tensors are in use; ranks send descriptions that do not fit the cache "
+                         "every time. Raise HOROVOD_CACHE_CAPACITY.";
   }
   if (victim == recency_.end()) return false;
   evict(**victim);
@@ -330,7 +329,8 @@ bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on)
     const std::uint64_t word = blocked_on[rank];
     if (word == blocked::kNothing) continue;
     if (word == blocked::kEverything) {
-      // As long as some are on their way, more may come that can go with them.
+      // As long as some ranks have not announced an open tensor, more may become ready for the same
+      // batch.
       if (open_ == ready_.size()) return true;
       continue;
     }
@@ -348,8 +348,8 @@ bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on)
   return false;
 }
 
-/// Whether it was scheduled in the current step. An entry that has not been at all may be new
-/// only as an entry.
+/// Whether it was scheduled in the current step. If the entry was never scheduled, only the entry
+/// may be new, not the tensor.
 bool Coordinator::in_this_step(const TensorEntry& entry) const {
   return entry.last_step != 0 ? entry.last_step == steps_.step()
                               : steps_.seen(identity_of(entry.description));
@@ -415,7 +415,7 @@ void Coordinator::close_all(wire::CloseReason reason, std::vector<wire::Schedule
 void Coordinator::close_full(std::vector<wire::Schedule>& out) {
   const std::int64_t threshold = effective_threshold();
   while (!ready_.empty()) {
-    // Looked at after every announcement: mostly the sums are enough.
+    // This runs after every announcement: mostly the sums are enough.
     if (has_room(*ready_.front(), ready_bytes_, ready_message_bytes_, threshold,
                  options_.disable_group_fusion)) {
       return;
@@ -455,7 +455,7 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
       batch.entries.back().description = entry.description;
     }
   }
-  // Not before all have their slots: what is in flight cannot be evicted, and a batch must not
+  // Only after all have their slots: a tensor in flight cannot be evicted, and a batch must not
   // evict its own tensors.
   for (const std::size_t index : plan.chosen) {
     TensorEntry& entry = *ready_[index];
@@ -468,7 +468,7 @@ void Coordinator::take_batch(const FusionPlan& plan, wire::CloseReason reason,
   first_ready_ = ready_.empty() ? kForever : ready_.front()->ready_time;
   if (batch.process_set == 0) steps_.batch();
   if (observer_ != nullptr) observer_->on_batch(batch.batch, now, first_ready);
-  // An eviction made room for one of these entries: it must come first.
+  // An eviction may have made room for one of these entries, so it must be scheduled first.
   flush_immediate(out);
   out.push_back(std::move(batch));
 }

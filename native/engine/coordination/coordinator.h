@@ -21,28 +21,28 @@
 
 namespace hvdtune {
 
-/// What the coordinator reports of its work; Coordination listens. Called by whoever makes
-/// progress, in order; must not call back.
+/// Receives reports of the coordinator's work; Coordination implements it. The thread that makes
+/// progress calls it, in order; it must not call back.
 class CoordinatorObserver {
  public:
   virtual ~CoordinatorObserver() = default;
   virtual void on_first_ready(const TensorEntry& entry, Nanos time) = 0;
   virtual void on_rank_ready(const TensorEntry& entry, int rank, Nanos time) = 0;
   virtual void on_all_ready(const TensorEntry& entry, Nanos time) = 0;
-  /// The tensor's round is complete, but so many of its ranks never announced it.
+  /// The tensor's round is complete, but `ranks` of its ranks never announced it.
   virtual void on_absent(const TensorEntry& entry, std::size_t ranks) = 0;
-  /// A batch was closed, the first of whose tensors was ready at `first_ready`.
+  /// A batch was closed; its first tensor was ready at `first_ready`.
   virtual void on_batch(std::uint64_t serial, Nanos closed, Nanos first_ready) = 0;
 };
 
 /// Decides what all ranks do next. Pure bookkeeping: announcements in, schedule entries out; it
-/// knows no transport and no clock but the times it is given. One a job, on rank 0; one thread at
-/// a time.
+/// knows no transport, and no clock except the times that it is given. One per job, on rank 0; one
+/// thread at a time.
 ///
 /// A tensor is *ready* once every member of its process set has announced it, or has joined. Ready
-/// tensors are collected, and leave in batches (see wire::CloseReason). Process sets never wait for
-/// each other. What changes the membership itself (all ranks have joined, a process set comes or
-/// goes) is scheduled behind everything that was ready before.
+/// tensors are collected, and scheduled in batches (see wire::CloseReason). Process sets never wait
+/// for each other. Changes of the membership (all ranks have joined, a process set is added or
+/// removed) are scheduled after everything that was ready before.
 class Coordinator {
  public:
   /// `sets[id]`: the global ranks of each process set, ascending; set 0 has all ranks.
@@ -51,36 +51,39 @@ class Coordinator {
 
   void set_observer(CoordinatorObserver* observer) { observer_ = observer; }
 
-  /// Takes one announcement of `rank`. kShutdown and kStackReply are not for it.
+  /// Takes one announcement of `rank`, except kShutdown and kStackReply.
   void announce(int rank, wire::Announce announce);
-  /// The same for a tensor with a slot; `now`: the time, as all the caller reads at once may have.
+  /// The same for a tensor with a slot; `now`: the time, which may be the same for all that the
+  /// caller reads at once.
   void announce(int rank, const wire::AnnouncedSlot& announced, Nanos now);
 
-  /// Appends to `out` what is to be done now. `blocked_on[rank]` as in engine/job/blocked.h.
+  /// Appends the entries that are due now to `out`. `blocked_on[rank]` as in engine/job/blocked.h.
   void schedule(Nanos now, const std::vector<std::uint64_t>& blocked_on,
                 std::vector<wire::Schedule>& out);
 
-  /// When schedule() is to be called again even if nothing is announced; kForever = never.
+  /// When schedule() must be called again even if nothing is announced; kForever = never.
   [[nodiscard]] Nanos deadline() const;
   [[nodiscard]] bool has_ready() const { return !ready_.empty(); }
 
   /// New settings from the next schedule() on. Returns their epoch.
   std::uint64_t change_settings(const SettingsChange& change);
-  /// With the next schedule(), as Engine::interrupt(). Lower numbers than before are none.
+  /// Takes effect with the next schedule(); see Engine::interrupt(). A number that is not higher
+  /// than the last has no effect.
   void interrupt(std::uint64_t number);
   [[nodiscard]] const wire::RuntimeSettings& settings() const { return settings_; }
 
-  /// Every rank has come past the schedule entries before `position`, and its announcements made
-  /// until then are processed: evicted slots may be used again. Returns them; the caller numbers
-  /// the schedule and resets what it keeps by slot.
+  /// Call it once every rank has passed the schedule entries before `position`, and its
+  /// announcements made until then are processed. Returns the evicted slots that may be reused; the
+  /// caller counts positions, and resets its own state of these slots.
   std::vector<wire::Slot> release_evicted(std::uint64_t position);
-  /// The oldest eviction handed out and not yet reported ends before this schedule position.
+  /// Reports that the oldest eviction that is scheduled and not yet reported ends before this
+  /// schedule position.
   void eviction_published(std::uint64_t position) { evicted_.published(position); }
-  /// The same for process sets that were removed: their numbers, whose barriers nobody uses any
-  /// more; the caller resets those.
+  /// The same for removed process sets: returns their numbers. Nobody uses their barriers any more;
+  /// the caller resets these.
   std::vector<std::uint32_t> release_sets(std::uint64_t position);
   void removal_published(std::uint64_t position) { removed_.published(position); }
-  /// Something waits for the slowest rank to come past it.
+  /// Whether a slot or set waits until the slowest rank has passed its entry.
   [[nodiscard]] bool awaits_release() const { return !evicted_.empty() || !removed_.empty(); }
 
   /// Tensors that some ranks have announced and others not, for the stall check. Unordered.
@@ -91,13 +94,13 @@ class Coordinator {
   /// Name of the last tensor that `rank` announced, and when; empty before the first.
   [[nodiscard]] const std::string& last_announced(int rank, Nanos& time) const;
 
-  /// Tensors and groups that some rank waits for: announced, and not scheduled yet.
+  /// Number of tensors and groups that are announced, but not scheduled yet.
   [[nodiscard]] std::size_t open() const { return open_; }
-  /// Those of them that nobody is missing from.
+  /// Number of those that all ranks have announced.
   [[nodiscard]] std::size_t ready() const { return ready_.size(); }
-  /// How many have been put into batches so far.
+  /// Number of tensors and groups put into batches so far.
   [[nodiscard]] std::uint64_t scheduled() const { return scheduled_; }
-  /// Batches so far, and what they hold in the fusion buffer.
+  /// Batches so far, and their bytes in the fusion buffer.
   [[nodiscard]] std::uint64_t batches() const { return next_batch_; }
   [[nodiscard]] std::int64_t bytes_scheduled() const { return bytes_scheduled_; }
 
@@ -109,15 +112,15 @@ class Coordinator {
     wire::Slot slot;
     wire::Request description;
   };
-  /// A change of membership that all ranks have asked for: what they wait for, by name.
+  /// A change of membership that all ranks have requested, and whose entry they wait for by name.
   struct Change {
     OpKind kind;
     std::string name;
     std::vector<std::int32_t> ranks;
   };
   struct LastAnnounced {
-    const TensorEntry* entry = nullptr;  // while it exists
-    std::string name;                    // then
+    const TensorEntry* entry = nullptr;  // while there is one
+    std::string name;                    // afterwards
     Nanos time = 0;
   };
 
@@ -129,7 +132,7 @@ class Coordinator {
   std::string agree(TensorEntry& entry);
   void reject(TensorEntry& entry, const std::string& why);
   void assign_slot(TensorEntry& entry);
-  /// False when all are in flight.
+  /// False if all are in flight.
   bool evict_least_recent();
   void evict(TensorEntry& entry);
   void forget(TensorEntry& entry);
@@ -172,10 +175,10 @@ class Coordinator {
   bool eviction_warned_ = false;
 
   std::vector<TensorEntry*> ready_;  // in the order they became ready
-  std::int64_t ready_bytes_ = 0;     // their sums of what fusion needs to know
+  std::int64_t ready_bytes_ = 0;     // sums over ready_, for fusion
   std::size_t ready_message_bytes_ = 0;
   std::int64_t ready_step_tensors_ = 0;    // of those that count for steps
-  std::vector<wire::Schedule> immediate_;  // what comes before the next batch
+  std::vector<wire::Schedule> immediate_;  // entries before the next batch
   Nanos first_ready_ = kForever;
   std::uint64_t interrupt_ = 0;  // the last
   std::uint64_t next_batch_ = 0;

@@ -8,14 +8,14 @@
 namespace hvdtune {
 
 struct CoordinatorOptions {
-  std::uint32_t cache_capacity = 1024;  ///< slots; 0 = descriptions always travel
+  std::uint32_t cache_capacity = 1024;  ///< slots; 0 = ranks always send descriptions
   bool disable_group_fusion = false;
   /// Fusion thresholds are rounded up to a multiple of it; Horovod's is local size × 8 × 64.
   std::int64_t fusion_unit = 1;
 };
 
-/// What is to change. The rest stays as it was asked for last, whether that is in force by now or
-/// still under way: changes that follow each other closely do not undo one another.
+/// The settings to change. All others keep their last requested value, even if that is not in force
+/// yet, so that changes in quick succession do not undo each other.
 struct SettingsChange {
   std::optional<std::int64_t> fusion_threshold = {};
   std::optional<Nanos> cycle_time = {};

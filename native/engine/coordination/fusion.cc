@@ -3,7 +3,7 @@
 namespace hvdtune {
 namespace {
 
-// Names travel in the batch until the ranks know the slots, and whole descriptions while a rank has
+// A batch contains names until the ranks know the slots, and whole descriptions while a rank has
 // joined; one message must fit the ring.
 constexpr std::size_t kMaxMessageBytes = 256 << 10;
 constexpr std::size_t kDescriptionBytes = 64;  // without its name and shapes
@@ -38,7 +38,7 @@ bool matches(const TensorEntry& head, const TensorEntry& next) {
          a.postscale == b.postscale && a.reduce_op == b.reduce_op;
 }
 
-/// What an operation takes in the fusion buffer, as far as the coordinator knows.
+/// Bytes of an operation in the fusion buffer, as far as the coordinator knows.
 std::int64_t fused_bytes(const TensorEntry& entry) {
   const std::int64_t bytes = entry.description.bytes();
   return entry.description.kind == OpKind::kAllgather
@@ -46,7 +46,7 @@ std::int64_t fused_bytes(const TensorEntry& entry) {
              : bytes;
 }
 
-/// About what the operation takes in the batch's message.
+/// Approximate bytes of the operation in the batch's message.
 std::size_t message_bytes(const TensorEntry& entry) {
   std::size_t bytes = entry.description.name.size();
   if (entry.absent.empty()) return bytes;

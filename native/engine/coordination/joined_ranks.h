@@ -5,7 +5,7 @@
 
 namespace hvdtune {
 
-/// The ranks that have called join() and take part with zeros until all others have, too.
+/// The ranks that have called join(), and contribute zeros until all others have also called it.
 class JoinedRanks {
  public:
   explicit JoinedRanks(std::size_t size) : joined_(size, false) {}
@@ -23,7 +23,7 @@ class JoinedRanks {
   [[nodiscard]] bool contains(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] std::size_t count() const { return count_; }
   [[nodiscard]] bool all() const { return count_ == joined_.size(); }
-  /// The last to join; -1 before anyone has.
+  /// The last rank that has joined; -1 if none has.
   [[nodiscard]] int last() const { return last_; }
 
  private:

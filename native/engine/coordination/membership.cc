@@ -1,5 +1,5 @@
-// Who takes part: the part of Coordinator that deals with ranks that join and with process sets
-// that come and go.
+// Membership: the part of Coordinator that handles ranks that join, and added and removed process
+// sets.
 #include <algorithm>
 
 #include "base/check.h"
@@ -27,7 +27,7 @@ std::string wrong_ranks(const std::vector<std::int32_t>& ranks, std::size_t size
 
 }  // namespace
 
-/// The rank takes part with zeros from here on: what waited only for it can run.
+/// The rank contributes zeros from here on: tensors that waited only for it can run.
 void Coordinator::join(int rank, const std::string& name) {
   HVD_CHECK(!joined_.contains(rank));  // a second join is refused on the rank itself
   joined_.add(rank);
@@ -38,7 +38,7 @@ void Coordinator::join(int rank, const std::string& name) {
       waiting.push_back(entry.get());
     }
   }
-  // The table has no order; the one in which they were announced is as good as any, and repeatable.
+  // The table has no order; the order of announcements is as good as any, and reproducible.
   std::sort(waiting.begin(), waiting.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return a->first_time < b->first_time;
   });
@@ -47,7 +47,7 @@ void Coordinator::join(int rank, const std::string& name) {
   if (joined_.all()) changes_.push_back({OpKind::kJoin, name, {}});
 }
 
-/// What was ready belongs to the membership of before: it goes first.
+/// Tensors that are ready belong to the old membership, so they are scheduled first.
 void Coordinator::change_membership(std::vector<wire::Schedule>& out) {
   if (changes_.empty()) return;
   close_all(wire::CloseReason::kBlocked, out);
@@ -66,7 +66,7 @@ void Coordinator::change_membership(std::vector<wire::Schedule>& out) {
   flush_immediate(out);
 }
 
-/// False while the number that comes next is still in use by a rank that lags behind.
+/// False while a slow rank still uses the next number.
 bool Coordinator::add_set(const Change& change) {
   if (!removed_.empty()) return false;
   std::string why = wrong_ranks(change.ranks, sets_.ranks(0).size());

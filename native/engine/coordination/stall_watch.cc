@@ -8,9 +8,9 @@
 namespace hvdtune {
 namespace {
 
-// How long ranks may take to tell where they are; one that is stopped never answers.
+// How long ranks may take to send their stacks; a stopped rank never answers.
 constexpr Nanos kPatience = kSecond;
-// Checks a warning period: a tensor is reported at most half a period late.
+// Checks per warning period: a tensor is reported at most half a period late.
 constexpr int kChecksPerPeriod = 2;
 
 double seconds(Nanos time) { return static_cast<double>(time) / static_cast<double>(kSecond); }

@@ -13,26 +13,26 @@
 
 namespace hvdtune {
 
-/// What is to be done about tensors that some ranks wait for and others do not submit.
+/// What to do about tensors that some ranks wait for and others do not submit.
 struct StallVerdict {
   std::vector<int> ask_stacks_of;  ///< ranks whose Python stack belongs in the report
   std::uint64_t question = 0;      ///< the number of that question
-  std::string report;              ///< to be logged now; empty = nothing
-  std::size_t tensors = 0;         ///< that wait for longer than they should
+  std::string report;              ///< to log now; empty = nothing
+  std::size_t tensors = 0;         ///< number of those that wait too long
   bool shut_down = false;          ///< the limit is exceeded: end the job
 };
 
 /// The coordinator's stall check. A report takes two calls: the first finds tensors that wait too
-/// long and asks the missing ranks for their stacks, the second, when they have answered or had
-/// time to, words it.
+/// long and asks the missing ranks for their stacks; the second writes the report, after the ranks
+/// have answered or their time is over.
 class StallWatch {
  public:
   StallWatch(const StallOptions& options, std::vector<PeerInfo> peers);
 
-  /// When check() is due; kForever when the check is off.
+  /// When check() is due; kForever if the check is off.
   [[nodiscard]] Nanos deadline() const { return next_; }
   StallVerdict check(const Coordinator& coordinator, Nanos now);
-  /// A rank's answer; one to an earlier question is out of date, and passed over.
+  /// Takes a rank's answer; ignores answers to earlier questions.
   void stack_of(int rank, std::uint64_t question, std::string text);
 
  private:

@@ -17,12 +17,12 @@ StepWatch::StepWatch(const Job& job, const StragglerOptions& options, RecordingC
       status_(status),
       callers_(callers),
       stragglers_(options, job.hosts()) {
-  // Of ranks on other hosts nobody can tell whether they wait for a CPU.
+  // For ranks on other hosts it is not known whether they wait for a CPU.
   if (!job.arena.oversubscribed() || options.share <= 0 || job.session.across_hosts()) return;
   std::vector<int> pids;
   for (const PeerInfo& peer : job.session.peers) pids.push_back(peer.pid);
   cpu_waits_.emplace(std::move(pids));
-  // Where ranks take turns, one may be the last for no other reason than the order of turns.
+  // If ranks take turns, one may be the last only because of the order of turns.
   stragglers_.set_excuse(
       [this](int rank, Nanos late) { return cpu_waits_->excess(rank, step_) * 2 >= late; });
 }
@@ -30,12 +30,12 @@ StepWatch::StepWatch(const Job& job, const StragglerOptions& options, RecordingC
 void StepWatch::complete(const TensorEntry& entry) {
   if (!is_of_all_ranks(entry) || !entry.absent.empty()) return;
   const Nanos apart = job_.arena.apart(entry.last_rank).load(std::memory_order_relaxed);
-  // A later one came after the announcement, or is of another clock.
+  // A later time is from after the announcement, or from another clock.
   if (apart != 0 && apart <= entry.last_time) stragglers_.apart(entry.last_rank, apart);
   stragglers_.complete(entry.last_rank, entry.last_time, who_waits_for(entry), entry.times);
 }
 
-/// Which ranks other than the last to announce the tensor are blocked.
+/// Whether ranks other than the last one to announce the tensor are blocked on it.
 StragglerWatch::Awaited StepWatch::who_waits_for(const TensorEntry& entry) const {
   using Awaited = StragglerWatch::Awaited;
   if (entry.last_time - entry.first_time < kMicrosecond) return Awaited::kByNobody;  // all at once
@@ -50,7 +50,7 @@ StragglerWatch::Awaited StepWatch::who_waits_for(const TensorEntry& entry) const
     }
     if (host(rank) != host(entry.last_rank)) return Awaited::kElsewhere;
     found = Awaited::kOnItsHost;
-    if (!job_.session.across_hosts()) break;  // there is nobody elsewhere
+    if (!job_.session.across_hosts()) break;  // there are no other hosts
   }
   return found;
 }
@@ -61,12 +61,12 @@ void StepWatch::scheduled(const Coordinator& coordinator) {
   if (step == step_) return;
   step_ = step;
   const Nanos now = monotonic_now();
-  // Shorter steps cannot count against a rank, and a look takes as long as they do.
+  // Shorter steps cannot count against a rank, and the check takes as long as such a step.
   if (cpu_waits_ && coordinator.steps().last().duration >= least_) {
     cpu_waits_->step_ended(step);
   }
   const StragglerWatch::Notices notices = stragglers_.end_step(step - 1, now);
-  if (coordinator.steps().last().end != 0) {  // when the first began is not known
+  if (coordinator.steps().last().end != 0) {  // it is not known when the first began
     status_.step(coordinator.steps().last(), callers_.time(), stragglers_);
   }
   if (notices.rank) {

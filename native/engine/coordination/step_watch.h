@@ -15,8 +15,8 @@
 
 namespace hvdtune {
 
-/// Rank 0: what steps take, and which rank or host the others wait for; said in the log, the
-/// recording and the job's status. One thread at a time.
+/// Rank 0: measures how long steps take, and which rank or host the others wait for. Reports it in
+/// the log, the recording and the job's status. One thread at a time.
 class StepWatch {
  public:
   /// All references outlive it.
@@ -28,9 +28,9 @@ class StepWatch {
     stragglers_.announced(rank, time);
     if (!is_of_all_ranks(entry)) stragglers_.apart(rank, time);
   }
-  /// All ranks that the tensor waits for have.
+  /// All ranks that the tensor waits for have announced it.
   void complete(const TensorEntry& entry);
-  /// After every publication: a step may have ended.
+  /// Call it after every publication: a step may have ended.
   void scheduled(const Coordinator& coordinator);
 
  private:
@@ -48,7 +48,7 @@ class StepWatch {
   const BlockedCallers& callers_;
   StragglerWatch stragglers_;
   std::optional<CpuWaits> cpu_waits_;  // if ranks take turns on the CPUs
-  std::uint64_t step_ = 0;             // the last that was looked at
+  std::uint64_t step_ = 0;             // the last that was examined
 };
 
 }  // namespace hvdtune

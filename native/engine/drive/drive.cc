@@ -14,15 +14,16 @@
 namespace hvdtune {
 namespace {
 
-// How long a caller waits for another thread's batch before it looks whether its own is done.
+// How long a caller waits for another thread's batch before it checks whether its own operation is
+// done.
 constexpr Nanos kPatience = 50 * kMillisecond;
-// While a caller drives, the thread only looks now and then whether it is needed again.
+// While a caller drives, the thread only checks at this interval whether it is needed again.
 constexpr Nanos kStandBack = 100 * kMillisecond;
 
 }  // namespace
 
-/// Makes progress, and calls those whose operations are over. Whether anything was done; `lock` is
-/// given away in between if somebody is called.
+/// Makes progress, and calls the continuations of finished operations. Returns whether anything was
+/// done; releases `lock` during the calls.
 bool Drive::make(DriveLock& lock) {
   const bool worked = progress_.make(lock);
   if (!completions_.any()) return worked;
@@ -32,10 +33,11 @@ bool Drive::make(DriveLock& lock) {
   return true;
 }
 
-/// No other thread has to be woken for it.
+/// This needs no wake-up of another thread.
 void Drive::until(const std::function<bool()>& done, Nanos deadline) {
-  // A blocked caller does not compute, whatever it waits for a CPU as it drives. Asking takes a
-  // microsecond, so it is asked only where ranks take turns, and waits take many times as long.
+  // A blocked caller does not compute, so its waits for a CPU while it drives do not count. Reading
+  // them takes a microsecond, so this is done only if ranks take turns, since waits are much longer
+  // then.
   std::optional<Nanos> waited;
   if (job_.arena.oversubscribed() && recorder_.active()) waited = cpu_wait_of_this_thread();
   callers_.come();
@@ -64,7 +66,8 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   if (callers_.go()) {
     leave_to_thread();
   } else {
-    job_.doorbell.wake(Sleeper::kCaller);  // another caller sleeps on: it arms the doorbell anew
+    job_.doorbell.wake(
+        Sleeper::kCaller);  // another caller still sleeps and must arm the doorbell again
   }
   if (waited) {
     const std::optional<Nanos> after = cpu_wait_of_this_thread();
@@ -72,13 +75,13 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   }
 }
 
-/// The last caller goes: rings are for the thread again. If it sleeps, work that came meanwhile has
-/// not woken it, and it knows nothing of an earlier deadline.
+/// The last caller leaves: from now on rings must wake the thread. If it sleeps, work that arrived
+/// meanwhile has not woken it, and it does not know of an earlier deadline.
 void Drive::leave_to_thread() {
   bool work = false;
   {
     const DriveLock lock(mutex_);
-    if (callers_.any()) return;  // a new one arms it for itself
+    if (callers_.any()) return;  // a new caller arms it for itself
     job_.doorbell.arm(progress_.wake_threshold(lock), Sleeper::kThread);
     work = progress_.make(lock) || progress_.next_deadline(lock) < thread_deadline_;
   }
@@ -108,8 +111,8 @@ void Drive::run(int cpu) {
         << "cannot pin the communication thread to CPU " << cpu << " (HOROVOD_THREAD_AFFINITY)";
   }
   while (!stop_) {
-    // Before the look for callers: the last of them sees it when it goes, and hands its deadline
-    // over.
+    // Set before checking for callers: the last of them sees it when it leaves, and hands its
+    // deadline over.
     thread_deadline_ = kForever;
     std::uint32_t seen = job_.doorbell.rings();
     if (callers_.any()) {
@@ -117,7 +120,8 @@ void Drive::run(int cpu) {
       continue;
     }
     DriveLock lock(mutex_);
-    // Under the lock: a caller that came meanwhile may already sleep on what it has armed.
+    // Under the lock: a caller that entered meanwhile may already sleep on the doorbell that it has
+    // armed.
     if (callers_.any()) continue;
     job_.doorbell.arm(Urgency::kNone, Sleeper::kThread);
     while (!callers_.any() && make(lock)) {

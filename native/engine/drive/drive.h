@@ -13,8 +13,9 @@
 
 namespace hvdtune {
 
-/// Who makes progress, and how that thread sleeps: a caller who is blocked does it himself,
-/// otherwise the engine's thread, which sleeps on the rank's doorbell while there is nothing to do.
+/// Decides which thread makes progress, and how it sleeps. A blocked caller makes progress itself;
+/// otherwise the engine's thread does, which sleeps on the rank's doorbell while there is nothing
+/// to do.
 class Drive {
  public:
   /// All references outlive it.
@@ -27,14 +28,14 @@ class Drive {
         completions_(completions),
         recorder_(recorder) {}
 
-  /// Makes progress until done() or the deadline. Its caller holds no lock; any thread.
+  /// Makes progress until done() or the deadline. The caller must not hold a lock; any thread.
   void until(const std::function<bool()>& done, Nanos deadline);
 
-  /// Starts the thread. `cpu`: to which it is pinned; negative: to none. One call, before stop().
+  /// Starts the thread, and pins it to `cpu` unless that is negative. Call it once, before stop().
   void start(int cpu);
-  /// Ends the thread, and waits for that. False if it does not run. One thread at a time.
+  /// Ends the thread, and waits until it has ended. False if it does not run. One thread at a time.
   bool stop();
-  /// The thread has something to look at. Any thread.
+  /// Wakes the thread, because there is something to look at. Any thread.
   void wake_thread() { job_.doorbell.wake(Sleeper::kThread); }
 
  private:
@@ -51,7 +52,7 @@ class Drive {
   Progress& progress_;
   Completions& completions_;
   const Recorder& recorder_;
-  // Until when the thread sleeps; kForever while it does not, or stands back for callers.
+  // Until when the thread sleeps; kForever while it is awake, or leaves progress to callers.
   std::atomic<Nanos> thread_deadline_{kForever};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -21,7 +21,7 @@ bool Progress::try_make(const DriveLock& lock) {
     return true;
   }
   bool worked = flush_backlogs(lock) || finished;
-  // Nobody reads beyond the end.
+  // Nobody reads entries after the end.
   if (coordination_ != nullptr && job_.arena.ended().load() == 0) {
     worked |= coordination_->coordinate(lock);
   }
@@ -29,7 +29,7 @@ bool Progress::try_make(const DriveLock& lock) {
   return worked;
 }
 
-/// Sends what found its ring full, and a stack that was asked for.
+/// Sends messages that found their ring full, and a requested stack.
 bool Progress::flush_backlogs(const DriveLock& lock) {
   bool sent = false;
   if (const auto stack = stack_query_.take()) {

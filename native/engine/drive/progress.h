@@ -10,11 +10,11 @@
 
 namespace hvdtune {
 
-/// One step of what a rank has to do so that operations go on: finish what GPUs have done, send
+/// One step of a rank's work that advances operations: finish batches that GPUs have done, send
 /// what found a ring full, coordinate on rank 0, read the schedule.
 class Progress {
  public:
-  /// All references outlive it. `coordination`: null but on rank 0.
+  /// All references outlive it. `coordination`: null except on rank 0.
   Progress(const Job& job, Submissions& submissions, Coordination* coordination,
            ScheduleReader& reader, GpuBatches& gpu_batches, StackQuery& stack_query)
       : job_(job),
@@ -24,15 +24,15 @@ class Progress {
         gpu_batches_(gpu_batches),
         stack_query_(stack_query) {}
 
-  /// Whether there was anything to do. Nothing escapes, as it would end the process without a word
-  /// on the engine's own thread: what goes wrong ends the job.
+  /// Returns whether there was anything to do. An exception ends the job instead of leaving this
+  /// function, since on the engine's own thread it would end the process without a message.
   bool make(const DriveLock& lock) noexcept;
-  /// How urgent a ring must be to wake whoever sleeps: while the coordinator collects a batch until
+  /// The least urgency of a ring that wakes a sleeper: while the coordinator collects a batch until
   /// a deadline, ordinary news can wait.
   [[nodiscard]] Urgency wake_threshold(const DriveLock& lock) const {
     return coordination_ != nullptr ? coordination_->threshold(lock) : Urgency::kNormal;
   }
-  /// When make() is to be called even if nobody rings; kForever = never.
+  /// When make() must be called even if nobody rings; kForever = never.
   [[nodiscard]] Nanos next_deadline(const DriveLock& lock) const;
 
  private:

@@ -1,4 +1,4 @@
-// Short batches past NCCL: which they are, and whether there is a way for them.
+// Short batches that bypass NCCL: which batches, and whether the members can do it.
 #include <utility>
 
 #include "base/error.h"
@@ -7,13 +7,13 @@
 
 namespace hvdtune {
 
-/// For each lane that NCCL has, once somebody may want it. Collective: the limit is the same on all
-/// members whenever they come here, and so is what has been asked before.
+/// Connects a bypass for each NCCL lane, once it may be needed. Collective: the limit, and whether
+/// it was needed before, are the same on all members at each call.
 void DeviceExecutor::connect_bypasses(Way& way, Communicator& host) {
   if (!way.by_nccl || (bypass_limit_ <= 0 && !gpus_.options().tunes_bypass)) return;
   for (std::size_t lane = way.bypasses.size(); lane < way.communicators.size(); ++lane) {
     way.bypasses.emplace_back();
-    // What has kept the members from it for one lane does so for all.
+    // If it has failed for one lane, it fails for all.
     if (lane > 0 && !way.bypasses.front()) continue;
     try {
       way.bypasses.back() = std::make_shared<BypassCommunicator>(
@@ -22,7 +22,7 @@ void DeviceExecutor::connect_bypasses(Way& way, Communicator& host) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kInvalidArgument) throw;  // not all members know it
       if (host.index() != 0 || std::exchange(told_no_bypass_, true)) continue;
-      const std::string text = std::string("short batches go by NCCL, too: ") + error.what();
+      const std::string text = std::string("short batches also use NCCL: ") + error.what();
       if (bypass_limit_ > 0) {
         HVD_LOG_RANK(kWarning, rank_) << text;
       } else {
@@ -37,7 +37,8 @@ bool DeviceExecutor::can_bypass() const {
          ways_.front()->bypasses.front();
 }
 
-/// What moves a batch's data: the same on all members, as they know the same descriptions.
+/// The communicator for a batch's data: the same on all members, as they know the same
+/// descriptions.
 std::shared_ptr<DeviceCommunicator> DeviceExecutor::exchange_for(
     const Way& way, std::size_t lane, const std::vector<OperationPtr>& operations,
     Communicator& host) const {

@@ -10,13 +10,13 @@
 
 namespace hvdtune {
 
-/// A batch that a GPU works on: everything is enqueued.
+/// A batch that a GPU works on; all of it is enqueued.
 struct DeviceBatch {
   wire::Schedule schedule;
   std::vector<OperationPtr> operations;
-  std::uint64_t tensors = 0;                     ///< of the schedule's entry
+  std::uint64_t tensors = 0;                     ///< number of them in the schedule's entry
   std::shared_ptr<DeviceCommunicator> exchange;  ///< that moves the data
-  std::vector<DeviceMemory> kept;                ///< until it is done, nothing else needs them
+  std::vector<DeviceMemory> kept;                ///< memory that is needed until it is done
   bool recorded = false;                         ///< by a capture, when it was enqueued
   std::uint64_t epoch = 0;                       ///< of the settings then
   bool announced_done = false;                   ///< its operations are done already
@@ -25,13 +25,13 @@ struct DeviceBatch {
   Nanos connected = 0;
   Nanos launched = 0;  ///< when it was enqueued
   SharedEvent end;
-  // Where somebody records: when the tensors were there, the fusion buffer was filled, and the last
-  // data had come. Timed, as `end` is then.
+  // If recorded: the tensors were ready, the fusion buffer was filled, the last data had arrived.
+  // These events are timed, and so is `end`.
   SharedEvent begin;
   SharedEvent packed;
   SharedEvent unpacking;
 
-  int reports = 0;  ///< that it takes long
+  int reports = 0;  ///< number of reports that it takes long
 
   // Afterwards.
   Status status;
@@ -46,8 +46,8 @@ struct DeviceTimes {
   Nanos end = 0;
 };
 
-/// Of a batch that is done and went well; `begin` is when it was enqueued where nobody has recorded
-/// more. Throws Error(kAborted).
+/// Times of a batch that has succeeded; if it was not recorded, `begin` is when it was enqueued.
+/// Throws Error(kAborted).
 DeviceTimes times_of(const DeviceBatch& batch);
 
 }  // namespace hvdtune

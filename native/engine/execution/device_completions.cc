@@ -10,12 +10,13 @@
 namespace hvdtune {
 namespace {
 
-// Between two looks: soon at first, as most batches take less than a millisecond, then seldom.
+// Pauses between two checks: short at first, as most batches take less than a millisecond, then
+// longer.
 constexpr Nanos kFirstPause = 20 * kMicrosecond;
 constexpr Nanos kPause = 100 * kMicrosecond;
 constexpr Nanos kLong = 20 * kMillisecond;  // under way; then:
 constexpr Nanos kLongestPause = kMillisecond;
-// Between two looks for a failure, which cost a little more.
+// Pause between two checks for a failure, which cost a little more.
 constexpr Nanos kBetweenChecks = 5 * kMillisecond;
 
 Nanos host_time(const DeviceBatch& batch, const SharedEvent& event, Nanos otherwise) {
@@ -105,7 +106,7 @@ void DeviceCompletions::run() {
   }
 }
 
-/// What has been noticed by what carries them, or nothing.
+/// The failure that a batch's communicator has noticed, or an empty text.
 std::string DeviceCompletions::failure_of(const Batches& batches) {
   for (const auto& batch : batches) {
     if (const auto why = batch->exchange->failure()) return *why;
@@ -115,7 +116,7 @@ std::string DeviceCompletions::failure_of(const Batches& batches) {
 
 void DeviceCompletions::report_slow(const Batches& batches) {
   if (batches.empty() || patience_ <= 0) return;
-  // The first: those behind it may have nothing to wait for but that.
+  // Report only the first: the later ones may just be waiting for it.
   DeviceBatch& first = *batches.front();
   const Nanos waited = monotonic_now() - first.launched;
   if (waited < (first.reports + 1) * patience_) return;
@@ -123,7 +124,7 @@ void DeviceCompletions::report_slow(const Batches& batches) {
   hooks_.slow(first, waited);
 }
 
-/// Takes out what is done or will never be. `closely`: looks for failures, too.
+/// Removes batches that are done or never will be. `closely`: also checks for failures.
 void DeviceCompletions::look(Batches& batches, bool closely) {
   Batches finished;
   std::string failure;
@@ -150,11 +151,11 @@ void DeviceCompletions::look(Batches& batches, bool closely) {
   }
 }
 
-/// Ends them. Their tensors are nobody else's before the GPU leaves them alone, if it does so in a
-/// reasonable time.
+/// Ends them. Their submitters do not get the tensors back before the GPU has stopped using them,
+/// if that happens in a reasonable time.
 void DeviceCompletions::give_up(Batches& batches, const std::string& why) {
   if (batches.empty()) return;
-  // In a stream each may be behind another, also one whose batch is not here yet.
+  // In a stream each batch may be queued behind another, even one that was not added yet.
   if (hooks_.abort) hooks_.abort();
   for (const auto& batch : batches) batch->exchange->abort();
   const Nanos deadline = monotonic_now() + kGrace;
@@ -163,7 +164,7 @@ void DeviceCompletions::give_up(Batches& batches, const std::string& why) {
       while (!batch->end->done() && monotonic_now() < deadline) {
         std::this_thread::sleep_for(std::chrono::nanoseconds(kLongestPause));
       }
-    } catch (const Error&) {  // that GPU does nothing any more
+    } catch (const Error&) {  // the GPU does nothing any more
     }
     batch->status = {ErrorKind::kAborted, why};
     batch->ended = monotonic_now();

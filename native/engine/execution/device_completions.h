@@ -14,22 +14,22 @@
 
 namespace hvdtune {
 
-/// Watches over batches that GPUs work on: one thread looks whether they are done, whether what
-/// carries them has failed and whether the job is over, so that nobody else has to wait for a GPU.
-/// All methods may be called from any thread.
+/// Watches batches that GPUs work on: one thread checks whether they are done, whether their
+/// communicator has failed, and whether the job is over, so that no other thread has to wait for a
+/// GPU. All methods may be called from any thread.
 class DeviceCompletions {
  public:
   struct Hooks {
-    /// Some batches are done: take() has them. On the thread of this object, as all of these.
+    /// Some batches are done: take() returns them. This object's thread calls all hooks.
     std::function<void()> done;
     /// Why the job is over, if it is.
     std::function<std::optional<std::string>()> aborted;
     /// The job cannot go on; afterwards aborted() says why.
     std::function<void(const std::string& why)> fail;
-    /// A batch has been under way for `patience`, or that much longer than the last time.
+    /// A batch has been under way for `patience`, or for that much longer since the last call.
     std::function<void(const DeviceBatch& batch, Nanos waited)> slow;
-    /// Everything is to end that carries batches, whether they are known here or not; none: only
-    /// what carries those that are.
+    /// Aborts all communicators, including those whose batches are not known here. If not set, only
+    /// the communicators of known batches are aborted.
     std::function<void()> abort = {};
   };
 
@@ -41,19 +41,20 @@ class DeviceCompletions {
 
   void add(std::unique_ptr<DeviceBatch> batch);
 
-  /// Whether take() would give anything: one load.
+  /// Whether take() would return anything: one load.
   [[nodiscard]] bool any_done() const { return any_done_.load(std::memory_order_acquire); }
-  /// What is done, in the order in which it was, with its status.
+  /// Batches that are done, in the order of their ends, with their status.
   std::vector<std::unique_ptr<DeviceBatch>> take();
 
-  /// Ends the thread; no add() may follow. Batches under way have kGrace to end; then they
-  /// have failed. take() gives the last of them. Again: does nothing.
+  /// Ends the thread; no add() may follow. Batches under way have kGrace to end; then they count as
+  /// failed. take() returns the last of them. A second call does nothing.
   void stop();
 
-  /// Waits until nothing is under way, which take() may still have; false at the deadline.
+  /// Waits until nothing is under way (take() may still have batches to return); false at the
+  /// deadline.
   bool wait_until_idle(Nanos deadline);
 
-  /// How long what is under way may take when the job is over.
+  /// How long batches under way may take after the job is over.
   static constexpr Nanos kGrace = 5 * kSecond;
 
  private:

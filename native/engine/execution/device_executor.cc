@@ -14,7 +14,7 @@
 namespace hvdtune {
 namespace {
 
-/// A fusion buffer grows to at least this, so that it seldom has to.
+/// A fusion buffer grows to at least this size, so that it grows rarely.
 constexpr std::size_t kLeastBuffer = std::size_t{8} << 20;
 
 bool reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
@@ -23,12 +23,12 @@ double total_factor(const wire::Request& request, int members) {
   return request.prescale * total_postscale(request, members);
 }
 
-/// Before and after the reduction is the same in a sum alone.
+/// Only for a sum is it the same whether the factor is applied before or after the reduction.
 bool factors_are_one(const wire::Request& request) {
   return request.prescale == 1.0 && request.postscale == 1.0;
 }
 
-/// What a profiler calls it: "ALLREDUCE grad.17 and 58 more".
+/// A batch's name for a profiler: "ALLREDUCE grad.17 and 58 more".
 std::string name_of(const DeviceBatch& batch) {
   const wire::Request& head = batch.operations.front()->request;
   std::size_t tensors = 0;
@@ -44,7 +44,7 @@ std::size_t elements(std::size_t bytes, DType dtype) { return bytes / dtype_size
 
 }  // namespace
 
-/// What the steps of one launch share.
+/// State that the steps of one launch share.
 struct DeviceExecutor::Launch {
   DeviceBatch& batch;
   DeviceCommunicator& exchange;
@@ -58,7 +58,7 @@ struct DeviceExecutor::Launch {
 
   [[nodiscard]] const wire::Request& head() const { return batch.operations.front()->request; }
   [[nodiscard]] CudaStream stream() const { return lane.handle(); }
-  /// While the communicator is given the data: what the timeline calls it, too.
+  /// A span for the calls of the communicator, with the timeline's name.
   [[nodiscard]] ProfilerSpan moving() const { return {profiler, exchange.activity(head().kind)}; }
 };
 
@@ -66,9 +66,9 @@ DeviceExecutor::DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
                                std::function<std::optional<std::string>()> aborted)
     : gpus_(gpus), sets_(sets), rank_(rank), aborted_(std::move(aborted)) {}
 
-// ---- which way ----------------------------------------------------------------------------------
+// ---- choice of the route ------------------------------------------------------------------------
 
-/// Why there is no NCCL on this rank, or nothing.
+/// Loads NCCL. Returns why there is none on this rank, or an empty text.
 std::string DeviceExecutor::open_nccl() {
   if (!gpus_.in_use()) return "this rank has joined, and has had no tensor on a GPU";
   if (nccl_) return {};
@@ -97,7 +97,7 @@ void DeviceExecutor::open_kernels() {
   }
 }
 
-/// The same for all members: what they have is compared first.
+/// The same result on all members: they first compare what they have.
 DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   std::string problem = open_nccl();
   const std::vector<std::int64_t> all = host.exchange({problem.empty() ? 1 : 0});
@@ -120,7 +120,7 @@ DeviceExecutor::Way DeviceExecutor::connect(Communicator& host) {
   way.by_nccl = problem.empty();
   uses_nccl_ = uses_nccl_ || way.by_nccl;
   if (!problem.empty()) {
-    connecting_ = connected_ = 0;  // no batch of NCCL's comes of it
+    connecting_ = connected_ = 0;  // there is no NCCL batch to record it
     if (gpus_.options().share_gpu) connect_by_ipc(host, way, problem);
     if (way.communicators.empty()) gpus_.warn_staged(rank_, problem);
   }
@@ -140,8 +140,8 @@ std::unique_ptr<DeviceCommunicator> DeviceExecutor::connect_by_nccl(Communicator
   return NcclCommunicator::connect(host, nccl_, gpus_.in_use(), std::move(options));
 }
 
-/// A communicator for every stream. Where NCCL has no more of them the set does with those that
-/// there are: all members know it, and more streams are only faster.
+/// Makes a communicator for every stream. If NCCL cannot make more, the set uses the existing ones:
+/// all members know it, and more streams would only be faster.
 void DeviceExecutor::connect_lanes(Communicator& host, Way& way) {
   if (!way.by_nccl || way.is_complete || way.communicators.size() >= streams_) return;
   if (connecting_ == 0) connecting_ = monotonic_now();
@@ -159,9 +159,9 @@ void DeviceExecutor::connect_lanes(Communicator& host, Way& way) {
   connected_ = monotonic_now();
 }
 
-/// Where ranks may share a GPU and NCCL does not let them, they read each other's memory if they
-/// are on one host. The same for all members. `problem`: why there is no NCCL, and then why not
-/// this.
+/// If ranks may share a GPU but NCCL does not support it, ranks of one host read each other's
+/// memory. The same on all members. `problem`: why there is no NCCL, and afterwards also why this
+/// is not possible.
 void DeviceExecutor::connect_by_ipc(Communicator& host, Way& way, std::string& problem) {
   const std::vector<std::int64_t> all = host.exchange({gpus_.in_use() ? 1 : 0});
   if (std::ranges::find(all, 0) != all.end()) return;
@@ -208,7 +208,8 @@ void DeviceExecutor::remember(const std::shared_ptr<DeviceCommunicator>& communi
   all_.push_back(communicator);
 }
 
-/// In a lane each may be behind another: all are told before one of them has ended.
+/// In a lane each one's work may be queued behind another's: tell all at once, before waiting for
+/// any.
 void DeviceExecutor::abort() {
   std::vector<std::function<void()>> calls;
   {
@@ -276,7 +277,7 @@ std::unique_ptr<DeviceBatch> DeviceExecutor::launch(const wire::Schedule& schedu
     batch->end = gpus_.event(timed);
     batch->end->record(launch.stream());
   } catch (const Error&) {
-    abort();  // what was enqueued works on tensors that are the submitters' soon
+    abort();  // enqueued work uses tensors that the submitters will soon own again
     throw;
   }
   return batch;
@@ -302,16 +303,16 @@ void DeviceExecutor::enqueue(Launch& launch) {
   }
 }
 
-/// The set's fusion buffer on the lane, which its communicator knows. What is in it may be written
-/// over when the stream comes to it. Grows at the same batch, and to the same length, on all
+/// The set's fusion buffer on the lane, which is enrolled with its communicator. The stream's order
+/// allows overwriting earlier contents. Grows at the same batch, and to the same length, on all
 /// members: they have the same batches of the set, and the same lanes.
 CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
   FusionBuffer& held = launch.fused;
   const std::size_t before = held.piece().bytes;
   if (before >= bytes) return held.piece().at;
   if (before > 0) {
-    launch.lane.synchronize();  // the batches before use it; this happens a few times
-    launch.host.barrier();      // … and those of other members, who may read it
+    launch.lane.synchronize();  // earlier batches use it; this happens only a few times
+    launch.host.barrier();      // … and earlier batches of other members may read it
     withdraw(launch.way, launch.number);
     held = {};
   }
@@ -330,7 +331,7 @@ CudaPointer DeviceExecutor::buffer(Launch& launch, std::size_t bytes) {
 
 namespace {
 
-/// Marks the place that the stream has come to, where somebody wants to know.
+/// Records the stream's present position in `event`, if it is needed.
 void mark(Gpus& gpus, bool timed, SharedEvent& event, CudaStream stream) {
   if (!timed) return;
   if (!event) event = gpus.event(true);
@@ -364,7 +365,7 @@ void DeviceExecutor::allreduce(Launch& launch) {
       launch.exchange.allreduce(in.at, tensors.out.front().at, elements(in.bytes, dtype), dtype, op,
                                 factor, launch.stream());
     } else if (!tensors.in.empty()) {
-      // What fills it up is anything, and stays there.
+      // The padding has undefined content, and is ignored.
       const std::size_t granule = launch.exchange.granule();
       const std::size_t packed = elements(packed_bytes(tensors.in), dtype);
       const std::size_t count = (packed + granule - 1) / granule * granule;
@@ -475,8 +476,8 @@ void DeviceExecutor::reducescatter(Launch& launch) {
                                     launch.stream());
       continue;
     }
-    // Shares of one length, one after the other; behind them the result, at the same place on all
-    // members, as windows want it.
+    // Shares of equal length, one after the other, and then the result, at the same offset on all
+    // members, as windows require.
     const CudaPointer fused = buffer(launch, block * static_cast<std::size_t>(members + 1));
     for (int m = 0; m < members; ++m) {
       pack(launch, shares.in[static_cast<std::size_t>(m)],

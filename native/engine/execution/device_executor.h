@@ -19,67 +19,68 @@
 
 namespace hvdtune {
 
-/// Gives batches of tensors on GPUs to NCCL: several beside each other, each on a stream of its own
-/// (a *lane*), where every process set has a communicator and a fusion buffer. Nothing waits for a
-/// GPU, but allreduces within each host first whose shares pass through host memory. One thread at
-/// a time, except abort().
+/// Gives batches of tensors on GPUs to NCCL: several in parallel, each on its own stream (a
+/// *lane*). In each lane, every process set has a communicator and a fusion buffer. Nothing waits
+/// for a GPU, except hierarchical allreduces whose shares pass through host memory. One thread at a
+/// time, except abort().
 class DeviceExecutor {
  public:
-  /// `aborted`: why the job is over, if it is; any thread. What is given outlives it.
+  /// `aborted`: why the job is over, if it is; any thread. All references outlive it.
   DeviceExecutor(Gpus& gpus, const ProcessSets& sets, int rank,
                  std::function<std::optional<std::string>()> aborted);
-  /// Nothing is under way, or the job was aborted.
+  /// Before this, nothing may be under way, or the job must be aborted.
   ~DeviceExecutor();
   DeviceExecutor(const DeviceExecutor&) = delete;
   DeviceExecutor& operator=(const DeviceExecutor&) = delete;
 
-  /// Batches run beside each other on so many streams, from the next one on: the same on all
-  /// members, who change it at the same place in the schedule. Where a set has fewer communicators
-  /// its members connect at its next batch; those that are not used any more stay.
+  /// From the next batch on, batches run in parallel on `streams` streams. The same on all members,
+  /// which change it at the same place in the schedule. If a set has fewer communicators, its
+  /// members connect at its next batch; unused communicators are kept.
   void use_streams(int streams) { streams_ = static_cast<std::size_t>(std::max(streams, 1)); }
-  /// Whether a set's batches go by NCCL.
+  /// Whether any set's batches use NCCL.
   [[nodiscard]] bool uses_nccl() const { return uses_nccl_; }
 
-  /// Whether launch() takes the batch; the same on all members. Otherwise its tensors must travel
-  /// through host memory: there is no NCCL on some member, or NCCL has no such operation. The first
-  /// time in a process set its members connect, by way of `host`. Throws Error(kAborted).
+  /// Whether launch() takes the batch; the same on all members. Otherwise its tensors must pass
+  /// through host memory: a member has no NCCL, or NCCL has no such operation. At the first call
+  /// for a process set its members connect, over `host`. Throws Error(kAborted).
   bool takes(const std::vector<OperationPtr>& operations, Communicator& host);
 
-  /// Enqueues a batch that it takes. Lengths that only their senders know go by way of `host`.
-  /// `timed`: times_of() is to tell more. Throws Error(kAborted): then nothing of it runs any more.
+  /// Enqueues a batch for which takes() is true. Members exchange lengths that only the senders
+  /// know over `host`. `timed`: measure all of times_of(). Throws Error(kAborted): then nothing of
+  /// the batch runs any more.
   std::unique_ptr<DeviceBatch> launch(const wire::Schedule& schedule,
                                       const std::vector<OperationPtr>& operations,
                                       Communicator& host, bool timed);
 
-  /// From the next batch on: bytes of the largest allreduce that goes past NCCL where that can be,
-  /// 0 = none. The same on all members, at the same place of the schedule.
+  /// From the next batch on: bytes of the largest allreduce that bypasses NCCL if possible, 0 =
+  /// none. The same on all members, at the same place in the schedule.
   void set_bypass_limit(std::int64_t bytes) { bypass_limit_ = bytes; }
-  /// Whether batches of the whole job can go past NCCL; false as long as nobody has asked.
+  /// Whether batches of the whole job can bypass NCCL; false as long as this is not known.
   [[nodiscard]] bool can_bypass() const;
 
-  /// Nothing of the set is under way.
+  /// Removes a set; nothing of it may be under way.
   void remove_set(std::uint32_t set);
 
-  /// The job is over: what is under way ends, and nothing is launched any more. Any thread.
+  /// Ends all work under way, because the job is over; nothing is launched any more. Any thread.
   void abort();
 
  private:
   struct FusionBuffer {
     NcclMemory of_nccl;
-    DeviceMemory plain;  // where there is no NCCL
+    DeviceMemory plain;  // if there is no NCCL
 
     [[nodiscard]] DevicePiece piece() const {
       if (plain.bytes() > 0) return {plain.pointer(), plain.bytes()};
       return {of_nccl.pointer(), of_nccl.bytes()};
     }
   };
-  /// A process set's way: a communicator for each lane; none: through host memory.
+  /// A process set's route: a communicator for each lane; without any, through host memory.
   struct Way {
     std::vector<FusionBuffer> buffers;  ///< by lane, as far as they have been needed
     std::vector<std::shared_ptr<DeviceCommunicator>> communicators;
-    /// For short batches, past the communicator of the lane; null: there is none.
+    /// For short batches, which bypass the lane's communicator; null: there is none.
     std::vector<std::shared_ptr<BypassCommunicator>> bypasses;
-    /// Within each host first; null: that cannot be.
+    /// For allreduces within each host first; null: not possible.
     std::vector<std::shared_ptr<HierarchicalDeviceCommunicator>> hierarchies;
     bool by_nccl = false;
     bool is_complete = false;  ///< there can be no further communicator
@@ -129,7 +130,7 @@ class DeviceExecutor {
   bool told_no_bypass_ = false;
   std::size_t streams_ = 1;
   bool uses_nccl_ = false;
-  Nanos connecting_ = 0;  // when members began and ended to connect, until a batch tells of it
+  Nanos connecting_ = 0;  // when members began and ended connecting, until a batch takes it
   Nanos connected_ = 0;
 };
 

@@ -16,12 +16,12 @@ struct DeviceTensors {
   std::vector<DevicePiece> out;
 };
 
-/// What a reducescatter does with the tensors of one dtype.
+/// The parts of a reducescatter for the tensors of one dtype.
 struct DeviceShares {
   DType dtype;
   std::vector<std::vector<DevicePiece>> in;  ///< [member]: its share of each tensor
   std::vector<DevicePiece> out;              ///< this member's
-  /// It is one tensor, of which all members get as much: its shares lie one after the other.
+  /// It is a single tensor with equal shares, which are contiguous.
   bool whole = false;
 };
 
@@ -29,20 +29,20 @@ inline CudaPointer device_address(const void* memory) {
   return reinterpret_cast<CudaPointer>(memory);
 }
 
-/// The tensors of an allreduce. For operations that a rank which has joined takes part in, it makes
-/// zeros (on `stream`), which the batch keeps. Throws Error(kAborted).
+/// The tensors of an allreduce. If this rank has joined, makes zeros for its operations (on
+/// `stream`), which the batch keeps. Throws Error(kAborted).
 std::vector<DeviceTensors> tensors_by_dtype(DeviceBatch& batch,
                                             const std::shared_ptr<const Device>& device,
                                             CudaStream stream);
 
-/// Those of a reducescatter among `members`, whose outputs were added.
+/// The tensors of a reducescatter among `members`, whose outputs were added.
 std::vector<DeviceShares> shares_by_dtype(const DeviceBatch& batch, int members, int self);
 
-/// Memory for `rows` rows that an operation results in for its tensor `index`; asked once a tensor,
-/// in order. Throws Error(kAborted).
+/// Memory for the `rows` rows of an operation's result for its tensor `index`; called once per
+/// tensor, in order. Throws Error(kAborted).
 CudaPointer add_output(Operation& operation, std::size_t index, std::int64_t rows);
 
-/// Lets the pieces begin at `at`, without gaps.
+/// Sets the addresses of the pieces, one after the other from `at` on, without gaps.
 void place_one_after_the_other(CudaPointer at, std::vector<DevicePiece>& pieces);
 
 }  // namespace hvdtune

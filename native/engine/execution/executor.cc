@@ -23,11 +23,11 @@ struct TensorRef {
   [[nodiscard]] void* in() const { return const_cast<void*>(operation->memory[index].in); }
   [[nodiscard]] void* out() const { return operation->memory[index].out; }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(spec().bytes()); }
-  /// Where place_rows() has put what is always as expected.
+  /// The result's address from place_rows(), for results that are always as expected.
   [[nodiscard]] void* placed() const {
     return out() != nullptr ? out() : operation->outputs[index].data();
   }
-  /// Not in place: the result's memory is most likely new.
+  /// If not in place, the result's memory is most likely new.
   void expect_new_output() const {
     if (in() != out()) prefer_huge_pages(out(), bytes());
   }
@@ -107,7 +107,7 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   communicator_ = communicators_[head.process_set].get();
   HVD_CHECK(communicator_ != nullptr);
   running_ = &batch;
-  // What helpers took for batches that were not timed counts nowhere.
+  // Discard the helpers' time for batches that were not timed.
   if (!std::exchange(timing_, timed) && timed) helpers_.cpu_since_asked();
   trace_start(batch);
   try {
@@ -128,7 +128,7 @@ void Executor::run(const std::vector<OperationPtr>& batch, std::uint64_t serial,
   running_ = nullptr;
 }
 
-/// The data plane's memory is the host's.
+/// The data plane uses host memory.
 void Executor::run_staged(const std::vector<OperationPtr>& batch) {
   Staging::Batch staged(*staging_, batch);
   trace_activity("MEMCPY_IN_HOST_BUFFER");
@@ -235,7 +235,7 @@ void Executor::allreduce_registered(const std::vector<OperationPtr>& batch) {
 }
 
 void Executor::allgather(const std::vector<OperationPtr>& batch) {
-  // How many rows each member brings, tensor by tensor, is known when its first data come.
+  // The number of rows of each member, tensor by tensor, is known when its first data arrives.
   std::vector<TensorRef> tensors;
   for (const OperationPtr& operation : batch) {
     for (std::size_t i = 0; i < operation->request.tensors.size(); ++i) {
@@ -366,7 +366,7 @@ void Executor::trace_start(const std::vector<OperationPtr>& batch) {
 void Executor::trace_phases(const PhaseTimes& times) {
   times_.phases = times;
   if (rows_.empty()) return;
-  // What happened to one batch happened to each of its tensors.
+  // The timeline shows a batch's phases for each of its tensors.
   const Nanos packed = std::max(times.packed, begin_);
   const Nanos unpacking = std::max(times.unpacking, packed);
   const Nanos end = std::max(monotonic_now(), unpacking);
@@ -383,7 +383,7 @@ void Executor::trace_phases(const PhaseTimes& times) {
 /// Nothing is packed or unpacked.
 void Executor::trace_exchange() { trace_activity(communicator_->activity(kind_)); }
 
-/// What has been done since begin_, which is now.
+/// Records the activity since begin_, and sets begin_ to now.
 void Executor::trace_activity(const char* label) {
   if (rows_.empty()) return;
   const Nanos end = monotonic_now();

@@ -23,32 +23,33 @@ class Executor {
   /// `timeline` and `helpers`, which the communicators share, outlive it.
   Executor(const ProcessSets& sets, int rank, Timeline& timeline, HelperPool& helpers);
 
-  /// What brings tensors of a GPU into host memory; outlives this. Before the first batch.
+  /// Sets the object that copies GPU tensors into host memory; it outlives this. Before the first
+  /// batch.
   void stage_with(Staging& staging) { staging_ = &staging; }
 
   /// Before the first batch, once. `communicators[set]` is null for sets that this rank is not in.
   void connect(std::vector<std::unique_ptr<Communicator>> communicators);
 
   /// Runs one batch: operations that may be fused, all of one kind and process set. Afterwards
-  /// every operation has its status and results (but is not `done`: that is the caller's).
-  /// Throws Error(kAborted) when the job is aborted in the middle; other failures stay with the
-  /// operations. `registered`: all ranks have its tensors in shared memory.
-  /// `timed`: times() is to tell of it.
+  /// every operation has its status and results (but is not `done`: the caller sets that). Throws
+  /// Error(kAborted) if the job is aborted in the middle; other failures are stored in the
+  /// operations. `registered`: all ranks have its tensors in shared memory. `timed`: measure
+  /// times().
   void run(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool registered = false,
            bool timed = false);
 
-  /// Of the last batch that was run with `timed`.
+  /// Times of the last batch that was run with `timed`.
   struct BatchTimes {
     Nanos begin = 0;
-    PhaseTimes phases;  ///< 0 where nothing was packed
+    PhaseTimes phases;  ///< 0 if nothing was packed
     Nanos waited = 0;   ///< for other ranks, in the operation
-    /// CPU time of the thread that ran it, and others that it stands for; and of the helpers since
-    /// the last one.
+    /// CPU time of the thread, for this batch and the batches that it represents, and of the
+    /// helpers since the last one.
     Nanos cpu = 0;
   };
   [[nodiscard]] const BatchTimes& times() const { return times_; }
 
-  /// Of a set that this rank is in.
+  /// The communicator of a set that this rank is in.
   [[nodiscard]] Communicator& communicator(std::uint32_t set) { return *communicators_[set]; }
 
   void tune(const Tuning& tuning);
@@ -56,11 +57,11 @@ class Executor {
   /// All ranks add and remove sets at the same place in the schedule. `communicator` is null on
   /// ranks that are not in the set.
   void add_set(std::uint32_t set, std::unique_ptr<Communicator> communicator);
-  /// What reduces a set's tensors in shared memory; null on ranks that are not in the set.
+  /// `registered` reduces a set's tensors in shared memory; null on ranks that are not in the set.
   void add_registered_set(std::uint32_t set, std::unique_ptr<ShmRegistered> registered);
   void remove_set(std::uint32_t set);
 
-  /// The batch that run() is at, for what run() calls; null outside it.
+  /// The batch that run() executes, for code that run() calls; null outside it.
   [[nodiscard]] const std::vector<OperationPtr>* running() const { return running_; }
 
  private:
@@ -80,7 +81,7 @@ class Executor {
   void trace_activity(const char* label);
   void trace_end(const std::vector<OperationPtr>& batch, std::uint64_t serial, bool ok);
 
-  KeepLargeBlocks keep_blocks_;  // results of one batch become those of a later one
+  KeepLargeBlocks keep_blocks_;  // results of a batch reuse the memory of earlier ones
   const ProcessSets& sets_;
   int rank_;
   std::vector<std::unique_ptr<Communicator>> communicators_;

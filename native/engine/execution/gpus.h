@@ -14,39 +14,39 @@
 
 namespace hvdtune {
 
-/// The GPU that this process's tensors are on: opened when the first tensor comes. Any thread.
+/// The GPU that this process's tensors are on; opened for the first tensor. Any thread.
 class Gpus {
  public:
   explicit Gpus(DeviceOptions options) : options_(std::move(options)) {}
 
   [[nodiscard]] const DeviceOptions& options() const { return options_; }
 
-  /// For an operation on a GPU, at the moment of its submission: its tensors can be used when what
-  /// `streams` have been given up to now is done; without a stream they can already. Nothing waits.
-  /// Throws Error(kInvalidArgument): as use(), and for a stream that is being captured into a CUDA
-  /// graph.
+  /// For an operation on a GPU, at its submission: its tensors can be used when all work given to
+  /// `streams` up to now is done; without a stream, at once. Does not wait. Throws
+  /// Error(kInvalidArgument) like use(), and if a stream is being captured into a CUDA graph.
   std::shared_ptr<OnDevice> accept(const wire::Request& request,
                                    std::span<const CudaStream> streams);
 
-  /// The GPU `index`, which is the one in use from now on. Throws Error(kInvalidArgument): no CUDA
-  /// driver, no such GPU, another one is in use. Error(kAborted) where the GPU cannot be used.
+  /// Opens GPU `index`, which is the one in use from now on. Throws Error(kInvalidArgument) if
+  /// there is no CUDA driver or no such GPU, or if another GPU is in use; Error(kAborted) if the
+  /// GPU cannot be used.
   std::shared_ptr<const Device> use(int index);
-  /// Whether there is a driver that works and sees a GPU. Loads it. Whoever needs one learns from
-  /// use() why there is none.
+  /// Whether there is a driver that works and sees a GPU. Loads it. use() throws the reason if
+  /// there is none.
   bool any();
   /// Null before the first use().
   std::shared_ptr<const Device> in_use();
-  /// The profiler that is to be told what is done with the GPU; null where there is none, and
-  /// before the first use().
+  /// The profiler to be told about work on the GPU; null if there is none, and before the first
+  /// use().
   [[nodiscard]] const Profiler* profiler() const { return profiler_.load(); }
-  /// The GPU in whose memory an address is; the one in use, or the first, for no address (0).
-  /// Throws Error(kInvalidArgument) where it is in none's.
+  /// The GPU whose memory contains an address; for no address (0), the one in use, or the first.
+  /// Throws Error(kInvalidArgument) if no GPU's does.
   int device_of(CudaPointer pointer);
 
-  /// Warns, once, that this rank's tensors travel through host memory.
+  /// Warns, once, that this rank's tensors pass through host memory.
   void warn_staged(int rank, const std::string& why);
 
-  /// An event that nobody has, of the GPU in use; goes back into a pool when it is let go.
+  /// A free event of the GPU in use; it returns to a pool when it is released.
   SharedEvent event(bool timed);
 
  private:

@@ -1,4 +1,4 @@
-// Allreduces of GPUs of several hosts that go within each host first.
+// Allreduces of GPUs of several hosts that run within each host first.
 #include <utility>
 
 #include "base/error.h"
@@ -8,8 +8,8 @@
 
 namespace hvdtune {
 
-/// For each lane that NCCL has, once such a batch is to come. Collective: all members have the same
-/// hosts, and change their way at the same place of the schedule.
+/// Connects a hierarchy for each NCCL lane, before the first such batch. Collective: all members
+/// have the same hosts, and change the setting at the same place in the schedule.
 void DeviceExecutor::connect_hierarchies(Way& way, Communicator& host) {
   if (!way.by_nccl) return;
   const std::optional<HostsFirst> hosts = host.hosts_first();
@@ -17,14 +17,14 @@ void DeviceExecutor::connect_hierarchies(Way& way, Communicator& host) {
   if (connecting_ == 0) connecting_ = monotonic_now();
   for (std::size_t lane = way.hierarchies.size(); lane < way.communicators.size(); ++lane) {
     way.hierarchies.emplace_back();
-    // What has kept the members from it for one lane does so for all.
+    // If it has failed for one lane, it fails for all.
     if (lane > 0 && !way.hierarchies.front()) continue;
     std::string problem;
     way.hierarchies.back() = connect_hierarchy(way.communicators[lane], *hosts, host, problem);
     if (!way.hierarchies.back()) {
       if (host.index() == 0) {
         HVD_LOG_RANK(kWarning, rank_)
-            << "allreduces on GPUs do not go within each host first: " << problem;
+            << "allreduces on GPUs do not run within each host first: " << problem;
       }
       continue;
     }
@@ -36,11 +36,11 @@ void DeviceExecutor::connect_hierarchies(Way& way, Communicator& host) {
   connected_ = monotonic_now();
 }
 
-/// Null, and why, on all members alike.
+/// Null, with the reason, on all members alike, if that is not possible.
 std::shared_ptr<HierarchicalDeviceCommunicator> DeviceExecutor::connect_hierarchy(
     const std::shared_ptr<DeviceCommunicator>& flat, const HostsFirst& hosts, Communicator& host,
     std::string& problem) {
-  // Some hosts, or columns, may fail where others do not.
+  // It may fail on some hosts, or columns, and succeed on others.
   const auto attempt = [&](auto&& connect) {
     problem.clear();
     try {
@@ -56,7 +56,7 @@ std::shared_ptr<HierarchicalDeviceCommunicator> DeviceExecutor::connect_hierarch
   if (!attempt([&] { within = connect_by_nccl(hosts.within); })) return nullptr;
   std::unique_ptr<ColumnAllreduce> between;
   const bool by_nccl = gpus_.options().between_by_nccl;
-  // Nobody else looks at NCCL while the caller waits.
+  // No other code checks NCCL while the caller waits.
   const auto why_not = [aborted = aborted_, nccl = within.get()] {
     std::optional<std::string> why = aborted();
     return why ? why : nccl->failure();

@@ -8,7 +8,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// More than this is given back after the batch that needed it.
+// If a batch needs more than this, the memory is freed after it.
 constexpr std::size_t kMostKept = std::size_t{256} << 20;
 
 std::size_t lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -33,7 +33,7 @@ DeviceStream& Staging::stream() {
 
 std::byte* Staging::memory(std::optional<PinnedMemory>& kept, std::size_t bytes) {
   if (!kept || kept->bytes() < bytes) {
-    kept.reset();  // before there is more
+    kept.reset();  // free it before allocating more
     kept.emplace(gpus_.in_use(), bytes);
   }
   return static_cast<std::byte*>(kept->data());
@@ -120,7 +120,7 @@ void Staging::Batch::copy_out() {
       DeviceBuffer& there = operation.on_device->outputs.emplace_back(
           operation.on_device->device, result.bytes(), result.shape());
       if (result.bytes() == 0) continue;
-      // Not from where it is: only page-locked memory is copied beside the host.
+      // Copy it to page-locked memory first: only from there does the GPU copy asynchronously.
       std::memcpy(place, result.data(), result.bytes());
       device.copy(there.pointer(), address(place), result.bytes(), stream.handle());
       place += lines(result.bytes());

@@ -10,32 +10,33 @@
 
 namespace hvdtune {
 
-/// Page-locked host memory through which tensors on a GPU travel where there is no NCCL, or it
-/// cannot do an operation. One thread at a time.
+/// Page-locked host memory through which GPU tensors pass if there is no NCCL, or it cannot do an
+/// operation. One thread at a time.
 class Staging {
  public:
   /// `gpus` outlives it.
   explicit Staging(Gpus& gpus) : gpus_(gpus) {}
 
-  /// A batch whose tensors are in host memory while this lives: what executes it sees no GPU. What
-  /// a rank that has joined contributes is there already.
+  /// A batch whose tensors are in host memory while this object exists, so that its executor sees
+  /// no GPU. The zeros of a rank that has joined are there already.
   class Batch {
    public:
-    /// Copies in what is read, once it is ready. Throws Error(kAborted).
+    /// Copies the inputs in, once they are ready. Throws Error(kAborted).
     Batch(Staging& staging, const std::vector<OperationPtr>& operations);
-    /// The operations' memory is as it was.
+    /// Restores the operations' original memory.
     ~Batch();
     Batch(const Batch&) = delete;
     Batch& operator=(const Batch&) = delete;
 
-    /// The batch was executed: copies out the results, and what the engine has allocated becomes
-    /// memory of the GPU. The results are there when it returns. Throws Error(kAborted).
+    /// Call it after the batch was executed. Copies the results out, and moves results that the
+    /// engine has allocated to GPU memory. The results are complete when it returns. Throws
+    /// Error(kAborted).
     void copy_out();
 
    private:
     Staging& staging_;
     const std::vector<OperationPtr>& operations_;
-    std::vector<std::vector<TensorMemory>> given_;  // one an operation, of those on a GPU
+    std::vector<std::vector<TensorMemory>> given_;  // one per operation on a GPU
   };
 
  private:

@@ -7,11 +7,11 @@
 namespace hvdtune {
 
 /// What a rank's user thread is blocked on, as one word in shared memory (Doorbell::blocked_on):
-/// the coordinator closes a batch at once when one of its tensors is being waited for.
+/// the coordinator closes a batch at once if a rank is blocked on one of its tensors.
 namespace blocked {
 
 inline constexpr std::uint64_t kNothing = 0;
-/// Perhaps on all that is in flight: who is called when it is over does not say.
+/// Perhaps on everything in flight: a submitter with a callback does not say what it waits for.
 inline constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 inline constexpr std::uint64_t kTicketFlag = 1ULL << 63;
 

@@ -4,13 +4,13 @@
 
 namespace hvdtune {
 
-/// Held by whoever makes this rank's progress, never while sleeping. If a thread needs the mutex of
-/// Submissions as well, it takes that one second; DirectRounds, which has that one, only tries
-/// this.
+/// The thread that makes this rank's progress holds it, never while sleeping. A thread that also
+/// needs the mutex of Submissions takes that one second; DirectRounds, which holds that one, only
+/// tries to lock this.
 class DriveMutex : public std::timed_mutex {};
 
-/// What a function takes that may only run while nobody else makes progress. Its caller must hold
-/// the mutex by it: whether it does is not checked.
+/// Parameter of functions that may run only while nobody else makes progress. The caller must hold
+/// the mutex through it; this is not checked.
 using DriveLock = std::unique_lock<DriveMutex>;
 
 }  // namespace hvdtune

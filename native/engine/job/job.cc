@@ -27,7 +27,7 @@ Job::Job(MeetingOptions options, const std::optional<NetworkOptions>& network,
       doorbell(arena.doorbell(rank)),
       coordinator_bell(session.is_here(0) ? arena.doorbell(0) : arena.bridge_bell()) {
   if (!in_shared_memory) session.heap.reset();
-  // The connections know nothing of what ends the job on this host alone.
+  // The connections do not report an abort on this host alone.
   if (session.mesh) session.mesh->set_outside_cause([this] { return arena.abort_status(); });
 }
 

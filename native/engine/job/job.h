@@ -11,13 +11,12 @@ namespace hvdtune {
 
 class Bridge;
 
-/// The job as this rank sees it, from the moment on when the ranks have met. Any thread may read
-/// it: while the engine's threads run, nothing of it changes. Its bridge goes after they have
-/// ended.
+/// The job as this rank sees it, after the ranks have met. Any thread may read it: it does not
+/// change while the engine's threads run. Its bridge is destroyed after they have ended.
 struct Job {
-  /// Meets the other ranks; throws what meet() throws. `in_shared_memory`: tensors travel through
-  /// memory that ranks share, if they have some in common. `spin`: how long a blocked caller stays
-  /// awake (see Patience); negative = chosen here.
+  /// Meets the other ranks; throws what meet() throws. `in_shared_memory`: tensors pass through
+  /// shared memory if ranks have it in common. `spin`: how long a blocked caller stays awake (see
+  /// Patience); negative = chosen here.
   Job(MeetingOptions options, const std::optional<NetworkOptions>& network, bool in_shared_memory,
       Nanos spin);
 
@@ -26,9 +25,9 @@ struct Job {
   [[nodiscard]] std::vector<int> hosts() const;
   /// "host b, pid 4711"
   [[nodiscard]] std::string where(int of) const;
-  /// As process_state_of(); empty for a rank of another host, which nobody can see from here.
+  /// Like process_state_of(); empty for a rank of another host, which cannot be seen from here.
   [[nodiscard]] std::string process_state(int of) const;
-  /// Something in the arena has changed that the other hosts are to know.
+  /// Call it after a change in the arena that the other hosts must learn of.
   void wake_bridge() const {
     if (bridge != nullptr) arena.bridge_bell().ring(Urgency::kUrgent);
   }
@@ -42,7 +41,7 @@ struct Job {
   const Patience patience;
   Doorbell& doorbell;          ///< this rank's
   Doorbell& coordinator_bell;  ///< the bridge's if rank 0 is on another host
-  Bridge* bridge = nullptr;    ///< if there are several hosts, and this rank leads one; Watch's
+  Bridge* bridge = nullptr;    ///< owned by Watch; only on leaders, if there are several hosts
 };
 
 }  // namespace hvdtune

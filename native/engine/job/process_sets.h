@@ -13,7 +13,7 @@ class ProcessSets {
  public:
   explicit ProcessSets(std::vector<std::vector<int>> ranks) : ranks_(std::move(ranks)) {}
 
-  /// Numbers handed out so far, removed ones included.
+  /// Numbers assigned so far, including removed ones.
   [[nodiscard]] std::size_t numbers() const { return ranks_.size(); }
   [[nodiscard]] bool exists(std::uint32_t set) const {
     return set < ranks_.size() && !ranks_[set].empty();
@@ -21,7 +21,7 @@ class ProcessSets {
   [[nodiscard]] const std::vector<int>& ranks(std::uint32_t set) const { return ranks_[set]; }
   [[nodiscard]] const std::vector<std::vector<int>>& all() const { return ranks_; }
 
-  /// Place of a global rank in the set, or -1.
+  /// Index of a global rank in the set, or -1.
   [[nodiscard]] int index_of(std::uint32_t set, int rank) const {
     const auto& ranks = ranks_[set];
     const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);

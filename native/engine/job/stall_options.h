@@ -9,9 +9,9 @@ struct StallOptions {
   Nanos warning = 60 * kSecond;
   Nanos shutdown = 0;  ///< 0 = never
 
-  /// How long a rank is waited for before somebody says so; 0 = for ever.
+  /// How long ranks wait for another before they report it; 0 = for ever.
   [[nodiscard]] Nanos patience() const { return enabled && warning > 0 ? warning : 0; }
-  /// Whether what has waited for so long ends the job.
+  /// Whether a wait of this length ends the job.
   [[nodiscard]] bool ends_job(Nanos waited) const {
     return shutdown > 0 && shutdown >= warning && waited >= shutdown;
   }

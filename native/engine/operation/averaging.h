@@ -4,8 +4,7 @@
 
 namespace hvdtune {
 
-// Average is Sum, and the division a factor, as in Horovod: a multiplication by 1/n in double
-// precision.
+// As in Horovod, Average is Sum with a factor: a multiplication by 1/n in double precision.
 
 inline ReduceOp plain_reduction(ReduceOp op) {
   return op == ReduceOp::kAverage ? ReduceOp::kSum : op;

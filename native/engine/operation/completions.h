@@ -10,17 +10,17 @@
 
 namespace hvdtune {
 
-/// Operations whose submitters are called when they are over: between their end, which somebody
-/// notes who makes progress, and the call, which is made where no lock is held.
+/// Operations that are over and have a continuation to call. The thread that makes progress adds
+/// them; the call is made later, when no lock is held.
 ///
 /// Any thread may call any method.
 class Completions {
  public:
-  /// One more operation will come to an end by add().
+  /// One more operation will end with add().
   void expect() { expected_.fetch_add(1, std::memory_order_relaxed); }
-  /// One that was refused will not.
+  /// An expected operation was refused and will not.
   void expect_no_more() { expected_.fetch_sub(1, std::memory_order_relaxed); }
-  /// Whether some are in flight: whoever submitted them may wait for nothing else.
+  /// Whether some are in flight: their submitters may wait for nothing else.
   [[nodiscard]] bool expected() const { return expected_.load(std::memory_order_relaxed) > 0; }
 
   /// The operation is over and has a continuation. The caller may hold locks.
@@ -34,8 +34,8 @@ class Completions {
   /// Whether tell() has anything to do: one load.
   [[nodiscard]] bool any() const { return any_.load(std::memory_order_acquire); }
 
-  /// Calls those whose operations are over, each once, in the order of add(). The caller holds no
-  /// lock: what is called may submit.
+  /// Calls the continuations of the added operations, each once, in the order of add(). The caller
+  /// must hold no lock, since a continuation may submit.
   void tell() {
     while (any()) {
       std::vector<OperationPtr> over;

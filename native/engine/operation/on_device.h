@@ -10,19 +10,19 @@
 
 namespace hvdtune {
 
-/// Results on a GPU whose size is known only when all ranks have spoken. Whoever lets it go knows
-/// that nothing enqueued still uses it.
+/// A result on a GPU whose size is known only after all ranks have announced theirs. Destroy it
+/// only if no enqueued work still uses it.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  /// Throws Error(kAborted) when there is not enough memory.
+  /// Throws Error(kAborted) if there is not enough memory.
   DeviceBuffer(const std::shared_ptr<const Device>& device, std::size_t bytes,
                std::vector<std::int64_t> shape)
       : memory_(bytes > 0 ? DeviceMemory(device, bytes) : DeviceMemory()),
         device_(device->index()),
         shape_(std::move(shape)) {}
 
-  /// 0 where there are no bytes.
+  /// 0 if there are no bytes.
   [[nodiscard]] CudaPointer pointer() const { return memory_.pointer(); }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] const std::vector<std::int64_t>& shape() const { return shape_; }
@@ -33,20 +33,20 @@ class DeviceBuffer {
   std::vector<std::int64_t> shape_;
 };
 
-/// A point of a stream that several look at.
+/// An event with several owners.
 using SharedEvent = std::shared_ptr<DeviceEvent>;
 
-/// What belongs to an operation whose tensors are on a GPU, besides their addresses.
+/// Data of an operation whose tensors are on a GPU, in addition to their addresses.
 struct OnDevice {
   std::shared_ptr<const Device> device;
-  /// The tensors can be used when all of them are reached.
+  /// The tensors can be used when all these events are reached.
   std::vector<SharedEvent> ready;
   /// For a profiler: until a GPU or the host begins with it.
   ProfilerRange queued;
-  // Results, as those of Operation.
+  // Results, like Operation::outputs.
   std::vector<DeviceBuffer> outputs;
   bool launched = false;  ///< a GPU works on it, or has
-  /// Where operations are done before the GPU is: when it will be.
+  /// If operations count as done before the GPU has finished: the event when it has.
   SharedEvent end;
 };
 

@@ -33,12 +33,12 @@ struct ReleaseResult {
   }
 };
 
-/// Memory that the engine allocates for results whose size is known only when all ranks have
-/// spoken. Aligned to a cache line. Large ones are used again when they are released.
+/// Memory that the engine allocates for results whose size is known only after all ranks have
+/// announced theirs. Aligned to a cache line. Large blocks are reused after they are released.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
-  /// Throws Error(kInvalidArgument) when there is not enough memory.
+  /// Throws Error(kInvalidArgument) if there is not enough memory.
   OwnedBuffer(std::size_t bytes, std::vector<std::int64_t> shape)
       : data_(allocate(bytes)), bytes_(bytes), shape_(std::move(shape)) {}
 
@@ -70,18 +70,19 @@ class OwnedBuffer {
   std::vector<std::int64_t> shape_;
 };
 
-/// Where a tensor is: contiguous memory, on the host or on the request's GPU, which the submitter
-/// keeps alive until the operation is done.
+/// The memory of a tensor: contiguous, on the host or on the request's GPU. The submitter keeps it
+/// alive until the operation is done.
 struct TensorMemory {
   const void* in = nullptr;
-  /// Where the result goes. Allgather, alltoall, reducescatter: null, or room for what it comes to
-  /// when every rank brings as many rows as this one; if they do not, and where it is null, the
+  /// Memory for the result. Allgather, alltoall, reducescatter: null, or room for the result if
+  /// every rank has as many rows as this one. If it is null, or the numbers of rows differ, the
   /// engine allocates the result (Operation::outputs). On a GPU it always does.
   void* out = nullptr;
 };
 
-/// An operation on one tensor, as its submitter has it; nothing is copied. What is submitted for
-/// every gradient: usually all but the memory is as the last time. An alltoall sends equal parts.
+/// An operation on one tensor, in the submitter's data; nothing is copied. It is submitted for
+/// every gradient: usually only the memory differs from the last time. An alltoall sends equal
+/// parts.
 struct TensorOperation {
   OpKind kind = OpKind::kAllreduce;
   std::int32_t root = 0;  ///< global rank; broadcast only
@@ -107,7 +108,8 @@ struct TensorOperation {
     return request;
   }
 
-  /// Whether request() would be this one, whose name and process set are known to be the same.
+  /// Whether request() would equal `agreed`; the caller knows that name and process set are the
+  /// same.
   [[nodiscard]] bool is(const wire::Request& agreed) const {
     return agreed.kind == kind && agreed.reduce_op == reduce_op && !agreed.grouped &&
            agreed.cacheable && agreed.prescale == prescale && agreed.postscale == postscale &&
@@ -117,17 +119,17 @@ struct TensorOperation {
   }
 };
 
-/// An operation on one tensor that all ranks know, by the agreement that it has: enough to submit
-/// it once more without comparing names and descriptions. Agreements are never numbered twice in a
-/// process, so that of another engine, or of a name that means something else by now, fits nothing.
+/// Identifies an operation on one tensor that all ranks know by the number of its agreement: enough
+/// to submit it again without comparing names and descriptions. A process never uses a number
+/// twice, so an agreement of another engine, or of a name with a new meaning, matches nothing.
 struct KnownOperation {
   wire::Slot slot = wire::kNoSlot;
   std::uint64_t agreement = 0;  ///< as Operation::agreement
 };
 
-/// What an operation is called in a recording.
+/// The names of an operation in a recording.
 struct RecordedAs {
-  std::uint32_t first_name = UINT32_MAX;  ///< of its tensors, whose names follow each other
+  std::uint32_t first_name = UINT32_MAX;  ///< of its tensors, which have consecutive numbers
   std::uint32_t tensors = 0;
   std::int64_t bytes = 0;
   std::uint32_t generation = 0;  ///< of the recording; 0: of none
@@ -135,24 +137,25 @@ struct RecordedAs {
 
 struct Operation;
 
-/// What an operation's submitter wants to be called with when it is over: its status and results
-/// are there. Must not throw, and not wait for another operation.
+/// Called when an operation is over and has its status and results. Must not throw, and must not
+/// wait for another operation.
 using OnDone = std::function<void(std::shared_ptr<Operation>)>;
 
 /// One submitted operation, from submit() until its result is taken.
 struct Operation {
   std::int64_t handle = 0;
   wire::Request request;
-  std::vector<TensorMemory> memory;  ///< one a tensor
+  std::vector<TensorMemory> memory;  ///< one per tensor
   std::vector<std::int64_t> splits;  ///< alltoall: rows for each member
-  /// Of tensors on a GPU, whose addresses `memory` has; null on the host, and for what a rank that
-  /// has joined contributes.
+  /// For tensors on a GPU, whose addresses are in `memory`; null on the host, and for the zeros of
+  /// a rank that has joined.
   std::shared_ptr<OnDevice> on_device;
   wire::Ticket ticket = 0;
-  /// It has arrived in this round of the slot without the coordinator, and waits for the others.
+  /// Whether it has arrived in this round of the slot without the coordinator, and waits for the
+  /// others.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
-  std::size_t direct_bytes = 0;  ///< that this rank brings there
+  std::size_t direct_bytes = 0;  ///< that this rank contributes there
   OnDone on_done;                ///< with `calls`
 
   // Results; written before `done` is set, read after it is seen.
@@ -160,23 +163,24 @@ struct Operation {
   /// alltoall: rows from each member. Join: the last rank to join. A new process set: its number.
   std::vector<std::int64_t> numbers;
 
-  // What is looked at when a batch is over: of a thousand small tensors, none is in the cache by
-  // then, and each costs one line of it.
-  /// When this rank announced it; 0 for what a rank that has joined contributes.
+  // From here on one cache line with all members that are read when a batch is over: of a thousand
+  // small tensors, none is in the cache by then. When this rank announced the operation; 0 for the
+  // zeros of a rank that has joined.
   alignas(64) Nanos submitted = 0;
-  /// What the recorder calls it; written before `done` is set, but on a GPU. As long as the
-  /// operation is used again, it stays.
+  /// Its names in the recording; written before `done` is set, except on a GPU. Kept as long as the
+  /// operation is reused.
   RecordedAs recorded;
-  wire::Slot slot = wire::kNoSlot;  ///< it was announced by this slot
+  wire::Slot slot = wire::kNoSlot;  ///< slot with which it was announced
   std::atomic<bool> done{false};
-  bool calls = false;   ///< when it is over; otherwise somebody asks by the handle
+  bool calls = false;   ///< whether on_done is called; otherwise the submitter uses the handle
   bool driven = false;  ///< its submitter makes progress as soon as it is announced
   /// OperationTable's number of the agreement that `request` equals; 0 = none.
   std::uint64_t agreement = 0;
-  Status status;  // a result, too
+  Status status;  // also a result
 };
 
-/// Asks for what is looked at of a batch's operations when it is over, ahead of operation `at`.
+/// Prefetches the members of a batch's operations that are read when it is over, ahead of operation
+/// `at`.
 inline void prefetch_end(const std::vector<std::shared_ptr<Operation>>& batch, std::size_t at) {
   constexpr std::size_t kAhead = 24;
   if (at + kAhead < batch.size()) __builtin_prefetch(&batch[at + kAhead]->submitted, 1);

@@ -42,7 +42,8 @@ bool Registration::publish(const Operation& operation) {
     }
     place = list->offset();
   }
-  // Read only by those who hold a block of the reduction, which begins behind the announcement.
+  // Only ranks that hold a block of the reduction read it, and the reduction begins after the
+  // announcement.
   file_->place(rank_, operation.slot).store(place, std::memory_order_relaxed);
   return true;
 }

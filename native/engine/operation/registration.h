@@ -10,11 +10,12 @@
 
 namespace hvdtune {
 
-/// This rank's tensors in shared memory, and what the other ranks must know to reduce them there.
+/// This rank's tensors in shared memory, and the positions that the other ranks need to reduce them
+/// there.
 ///
-/// Being registered is a property of a round, not of a tensor: the rank publishes where the tensor
-/// is, then announces its slot as registered. Only if all ranks have done so is the tensor reduced
-/// in place; otherwise it is packed like any other. So the ranks need not agree on anything before,
+/// Being registered is a property of a round, not of a tensor: the rank publishes the tensor's
+/// position, then announces its slot as registered. Only if all ranks have done so is the tensor
+/// reduced in place; otherwise it is packed like any other. So the ranks need no prior agreement,
 /// and a tensor may move between two rounds.
 class Registration {
  public:
@@ -27,11 +28,11 @@ class Registration {
   /// Whether publish() would publish an operation of one tensor.
   [[nodiscard]] bool has(const Operation& operation) const;
 
-  /// Publishes where the tensors of an operation are that has a slot. False when it is not an
+  /// Publishes the positions of the tensors of an operation with a slot. False if it is not an
   /// allreduce in place of tensors in shared memory. One thread at a time.
   bool publish(const Operation& operation);
 
-  /// The slot is no more. One thread at a time, together with publish().
+  /// The slot was removed. One thread at a time, together with publish().
   void evict(wire::Slot slot) { lists_.erase(slot); }
 
  private:
@@ -39,7 +40,7 @@ class Registration {
   std::shared_ptr<SharedHeap> heap_;
   int rank_;
   std::vector<std::uint64_t> offsets_;
-  // Where the tensors of groups are, for the peers to read.
+  // Positions of the tensors of groups, for the peers to read.
   std::unordered_map<wire::Slot, std::shared_ptr<SharedBlock>> lists_;
 };
 

@@ -1,4 +1,4 @@
-// What rank 0 decides about recordings.
+// Rank 0's decisions about recordings.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -85,13 +85,13 @@ std::optional<wire::Schedule> RecordingControl::decide_first(const DriveLock& lo
                  .end_step = window.end});
 }
 
-/// Whether rank 0 records once it has read what it has ordered.
+/// Whether rank 0 will record once it has read its own orders.
 bool RecordingControl::will_be_recorded(const DriveLock& /*held*/) {
   return ordered_ ? ordered_->recorded : is_recorded();
 }
 
-/// Whether a signal is not one that another rank has got already: a launcher may pass it on to all
-/// of them, and each notices it when it can.
+/// Whether a signal is a new one. A launcher may send the same signal to all ranks, and each
+/// notices it at another time.
 bool RecordingControl::is_new_toggle(const DriveLock& /*held*/, int rank) {
   toggles_.resize(static_cast<std::size_t>(job_.size));
   const std::uint64_t most = *std::max_element(toggles_.begin(), toggles_.end());
@@ -103,11 +103,12 @@ bool RecordingControl::is_new_toggle(const DriveLock& /*held*/, int rank) {
   return true;
 }
 
-/// What rank 0 does before the others hear of it; an order that comes to nothing says why.
+/// Does rank 0's part before the others learn of the order; if the order is refused, it contains
+/// the reason.
 void RecordingControl::carry_out(const DriveLock& lock, wire::TimelineOrder& order) {
   if (order.action == Action::kStart) return decide_start(lock, order);
   if (order.action == Action::kNothing) return;
-  // Always: who records still, or will begin to, is not known here.
+  // Always stop: it is not known here which ranks still record, or will begin to.
   ordered_.emplace();
   timeline_.stop();
   watch_traffic(lock);
@@ -115,7 +116,7 @@ void RecordingControl::carry_out(const DriveLock& lock, wire::TimelineOrder& ord
 
 void RecordingControl::decide_start(const DriveLock& lock, wire::TimelineOrder& order) {
   order.path = absolute(order.path);
-  // What is being written cannot be compressed.
+  // A file cannot be compressed while it is written.
   if (!options_.horovod_format && order.path.ends_with(kCompressed)) {
     order.path.resize(order.path.size() - kCompressed.size());
     compressed_.insert(order.path);
@@ -131,7 +132,7 @@ void RecordingControl::decide_start(const DriveLock& lock, wire::TimelineOrder& 
     order.problem = claim_file(lock, order);
   }
   if (options_.horovod_format && order.problem.empty()) {
-    // Horovod's layout begins with what is announced next, not with what is executed next.
+    // Horovod's layout begins with the next announcement, not with the next execution.
     order.problem = timeline_.start(order.path, order.mark_cycles, claim_.hand_over());
     watch_traffic(lock);
     recorded_path_ = order.path;
@@ -150,8 +151,8 @@ void RecordingControl::decide_start(const DriveLock& lock, wire::TimelineOrder& 
   order.action = Action::kNothing;
 }
 
-/// Holds the file for this job, or another one if another job uses it; an error text if there is
-/// none to be had.
+/// Claims the file for this job, or another name if another job uses it; returns an error text if
+/// there is none.
 std::string RecordingControl::claim_file(const DriveLock& /*held*/, wire::TimelineOrder& order) {
   const std::string asked = order.path;
   const int size = options_.horovod_format ? 1 : job_.size;

@@ -10,11 +10,12 @@
 namespace hvdtune {
 namespace {
 
-/// Descriptions that are remembered; beyond that all are named anew.
+/// The most remembered descriptions; beyond that all are named again.
 constexpr std::size_t kMaxKnown = 1 << 16;
-/// Batches that wait to be executed; those of process sets without this rank never are.
+/// The most batches that wait for execution; those of process sets without this rank are never
+/// executed.
 constexpr std::size_t kMaxClosed = 1 << 14;
-/// A wait that is over so soon was none.
+/// Shorter waits are not recorded.
 constexpr Nanos kShortestWait = kMicrosecond;
 
 std::uint32_t thread_number() {
@@ -22,7 +23,7 @@ std::uint32_t thread_number() {
   return number;
 }
 
-/// Automatic names never come again: all are the same in the capture.
+/// Automatic names are never used again, so the capture has one name for all.
 std::string_view without_number(std::string_view name) {
   const std::size_t end = name.find_last_not_of("0123456789");
   const bool numbered = end != std::string_view::npos && name[end] == '.' && end + 1 < name.size();
@@ -39,7 +40,7 @@ constexpr std::size_t kLongestStallText = 4000;
 const char* json_flag(bool flag) { return flag ? "true" : "false"; }
 
 std::string settings_text(const wire::RuntimeSettings& settings) {
-  // to_chars knows no locale.
+  // to_chars does not depend on the locale.
   std::array<char, 32> cycle{};
   const auto end =
       std::to_chars(cycle.data(), cycle.data() + cycle.size(),
@@ -63,7 +64,7 @@ void Recorder::closed(std::uint64_t serial, Nanos time, Nanos first_ready) {
   closed_.push_back({serial, time, first_ready});
 }
 
-/// Batches are executed in the order in which they were closed; not all of them on this rank.
+/// Batches are executed in the order in which they were closed, but not all of them on this rank.
 void Recorder::fill_in_times(capture::Batch& record) {
   while (!closed_.empty() && closed_.front().serial < record.serial) closed_.pop_front();
   if (closed_.empty() || closed_.front().serial != record.serial) return;
@@ -72,7 +73,7 @@ void Recorder::fill_in_times(capture::Batch& record) {
   closed_.pop_front();
 }
 
-/// Once a file, and once more when the number of a set that was removed is used again.
+/// Once per file, and again if the number of a removed set is reused.
 void Recorder::describe_set(std::uint32_t set, std::uint64_t batch,
                             const std::vector<int>& members) {
   DescribedSet& known = described_sets_[set];
@@ -99,7 +100,7 @@ void Recorder::executed(const wire::Schedule& schedule, const std::vector<Operat
   record.flags = static_cast<std::uint8_t>((ok ? capture::kOk : 0) |
                                            (schedule.registered ? capture::kInPlace : 0));
   fill_in_times(record);
-  // Once over the operations: a large batch's do not stay in the cache for a second time.
+  // Only one pass over the operations: a large batch's do not stay in the cache for a second one.
   const std::uint32_t generation = capture_.generation();
   capture_.batch(record, [&](capture::TensorRuns::Batch& tensors) {
     std::int64_t bytes = 0;
@@ -158,8 +159,8 @@ void Recorder::waited(const Operation& operation, Nanos begin) {
   capture_.wait({begin, end, named ? names.first_name : capture::kNone, thread_number()});
 }
 
-/// What an operation is called in this recording; one that is used again is asked about once. A
-/// slot's description is what all ranks agreed on last, and numbered.
+/// Sets an operation's names in this recording; for a reused operation this is done once. A slot's
+/// description is the one that all ranks agreed on last, and has a number.
 void Recorder::look_up(Operation& operation) {
   const wire::Slot slot = operation.slot;
   if (slot == wire::kNoSlot || operation.agreement == 0) {
@@ -174,7 +175,7 @@ void Recorder::look_up(Operation& operation) {
   operation.recorded = last.names;
 }
 
-/// Where there is no room for a name, the generation is 0: next time there may be.
+/// If there is no room for a name, the generation is 0: there may be room next time.
 RecordedAs Recorder::name(const wire::Request& request) {
   const std::string base(request.cacheable ? std::string_view(request.name)
                                            : without_number(request.name));

@@ -13,8 +13,8 @@
 
 namespace hvdtune {
 
-/// What the engine leaves in the capture: operations become records here. Whoever calls holds a
-/// DriveLock, unless a function says that any thread may call it.
+/// Writes the engine's operations to the capture as records. The caller holds a DriveLock, unless a
+/// function says that any thread may call it.
 class Recorder {
  public:
   Recorder(std::size_t bytes, capture::Capture::Ended ended) : capture_(bytes, std::move(ended)) {}
@@ -30,7 +30,7 @@ class Recorder {
                 const std::vector<int>& members, const Executor::BatchTimes& times,
                 std::uint64_t epoch, bool ok);
 
-  /// Rank 0, where other ranks do not record.
+  /// Rank 0, if other ranks do not record.
   void announced(const TensorEntry& entry, int rank, Nanos time);
 
   /// All ranks got an error instead of a result.
@@ -39,7 +39,7 @@ class Recorder {
   /// The settings of the job, from now on. Any thread.
   void settings(const wire::RuntimeSettings& settings);
 
-  /// Somebody is waited for too long. Any thread.
+  /// Ranks have waited too long for another. Any thread.
   void stall(const std::string& report);
 
   /// A caller was blocked until now. Any thread.

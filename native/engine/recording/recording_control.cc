@@ -79,7 +79,7 @@ void RecordingControl::stop_watching_steps() {
 }
 
 bool RecordingControl::await_recordings(Nanos deadline) {
-  // A rank that died closes nothing.
+  // A dead rank closes no file.
   if (job_.arena.aborted()) deadline = std::min(deadline, monotonic_now() + kClosingAfterAbort);
   while (job_.arena.recording().load() > 0) {
     if (monotonic_now() >= deadline) return false;
@@ -112,7 +112,7 @@ void RecordingControl::await_decision(bool wanted) {
   } else if (!wanted) {
     return;
   } else {
-    // It is on its way here, or dies: all have met.
+    // The decision will arrive, unless rank 0 dies, since all ranks have met.
     const Nanos deadline = monotonic_now() + job_.meeting.timeout;
     while (decided.load(std::memory_order_acquire) == 0 && !job_.arena.aborted()) {
       const Nanos now = monotonic_now();
@@ -159,7 +159,7 @@ void RecordingControl::start_capture(const DriveLock& /*held*/, const wire::Time
                       ",\"local_size\":" + std::to_string(job_.arena.local_ranks());
   job_.arena.recording().fetch_add(1);
   if (!job_.is_coordinator()) {
-    // Rank 0 has not seen the files of another host.
+    // Rank 0 cannot see the files of another host.
     FileClaim own;
     if (const std::string problem = own.take(options.path, 1); !problem.empty()) {
       return on_ended(problem, true);
@@ -192,18 +192,18 @@ void RecordingControl::start_capture(const DriveLock& /*held*/, const wire::Time
   }
 }
 
-/// On the thread that writes. `recorded`: the problem ended the recording.
+/// The writing thread calls it. `recorded`: the problem ended the recording.
 void RecordingControl::on_ended(const std::string& problem, bool recorded) {
   job_.arena.recording().fetch_sub(1);
   if (!problem.empty() && !recorded) {
-    if (job_.arena.recording_failed().load() != 0) return;  // the same, most likely
+    if (job_.arena.recording_failed().load() != 0) return;  // most likely the same problem
     HVD_LOG_RANK(kWarning, job_.rank)
         << problem << "; the end of that recording, which had been stopped, is missing.";
     return;
   }
   if (!problem.empty()) failed_.store(true, std::memory_order_relaxed);
   if (problem.empty()) return;
-  // One warning is enough for many ranks; but rank 0's file is the one that is looked for.
+  // One warning is enough for many ranks; but rank 0 always warns, since users look for its file.
   if (job_.arena.recording_failed().exchange(1) != 0 && !job_.is_coordinator()) return;
   HVD_LOG_RANK(kWarning, job_.rank) << problem << "; recording has ended, training goes on.";
 }

@@ -1,5 +1,5 @@
-// What changes at a place of the schedule, on every rank: settings, and process sets that come and
-// go. The coordinator's half is coordination/membership.cc.
+// Changes that every rank makes at one place in the schedule: of settings, and of process sets. The
+// coordinator's part is coordination/membership.cc.
 #include "engine/schedule/schedule_reader.h"
 
 namespace hvdtune {
@@ -17,7 +17,7 @@ void ScheduleReader::connect() {
   executor_.connect(std::move(communicators));
 }
 
-/// Of members that keep this one waiting in the middle of an operation.
+/// Reports members that keep this one waiting in the middle of an operation.
 template <typename Waiting>
 void ScheduleReader::report_absence(Waiting& waiting) {
   if (reports_.limits().patience() == 0) return;

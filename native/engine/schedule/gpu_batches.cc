@@ -9,7 +9,7 @@
 namespace hvdtune {
 namespace {
 
-/// NCCL may notice the death of a rank before the watch, which knows what has happened.
+/// NCCL may notice the death of a rank before the watch, which knows the reason.
 constexpr Nanos kWatchIsFaster = 500 * kMillisecond;
 constexpr Nanos kEndPatience = 30 * kSecond;
 
@@ -87,7 +87,7 @@ bool GpuBatches::launch(const DriveLock& lock, const wire::Schedule& schedule,
   return true;
 }
 
-/// The operations are done for their submitters, who let their streams wait for the GPU.
+/// The operations are done for their submitters, which let their streams wait for the GPU.
 void GpuBatches::announce_done(const DriveLock& lock, DeviceBatch& batch) {
   batch.announced_done = true;
   for (const OperationPtr& operation : batch.operations) {
@@ -165,11 +165,11 @@ void GpuBatches::trace(const DeviceBatch& batch, const DeviceTimes& times) {
 void GpuBatches::stop(const DriveLock& lock) {
   if (completions_) {
     completions_->wait_until_idle(monotonic_now() + kEndPatience);
-    completions_->stop();  // before the last look: somebody may wait for what is given up
+    completions_->stop();  // before the last check: a caller may wait for a batch that is given up
     finish_done(lock);
     completions_.reset();
   }
-  // What is not aborted says goodbye to the other members, who may have gone.
+  // Without abort(), the communicators would say goodbye to members that may be gone.
   if (executor_ && job_.arena.aborted()) executor_->abort();
   executor_.reset();
 }

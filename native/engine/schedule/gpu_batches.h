@@ -20,30 +20,29 @@
 
 namespace hvdtune {
 
-/// Batches of tensors on GPUs: given to NCCL when it is their turn in the schedule, finished when
-/// the GPU is done. In between nobody waits but the thread of DeviceCompletions. Belongs to
-/// progress.
+/// Batches of tensors on GPUs: started in the order of the schedule, finished when the GPU is done.
+/// In between only the thread of DeviceCompletions waits. Belongs to progress.
 class GpuBatches {
  public:
   /// All references outlive it.
   GpuBatches(const Job& job, Gpus& gpus, Submissions& submissions, RecordingControl& recording,
              JobStatus& status, StallReports& reports, BlockedCallers& callers);
 
-  /// Hands a batch, of so many tensors and groups, to the GPU. False: it must be executed on the
+  /// Gives a batch of `tensors` tensors and groups to the GPU. False: it must be executed on the
   /// host, as on all other members. `host` connects them. Throws Error(kAborted).
   bool launch(const DriveLock& lock, const wire::Schedule& schedule,
               const std::vector<OperationPtr>& batch, std::uint64_t tensors, Communicator& host);
-  /// Finishes what GPUs have done since the last time; whether there was any.
+  /// Finishes batches that GPUs have done since the last call; returns whether there were any.
   bool finish_done(const DriveLock& lock) {
     if (!completions_ || !completions_->any_done()) return false;
     finish_taken(lock);
     return true;
   }
-  /// Waits for what GPUs work on, and finishes it.
+  /// Waits for all batches that GPUs work on, and finishes them.
   void finish_all(const DriveLock& lock);
-  /// finish_all() comes before.
+  /// Call finish_all() before.
   void remove_set(const DriveLock& lock, std::uint32_t set);
-  /// At the end of the job. Batches under way have a while to end.
+  /// Call it at the end of the job. Batches under way have some time to end.
   void stop(const DriveLock& lock);
 
   /// Engine's methods of these names. Any thread.

@@ -19,8 +19,7 @@ HelperOptions chosen_helpers(int wanted, const Job& job) {
   helpers.threads =
       wanted >= 0 ? std::min(wanted, kMostHelpers)
                   : fitting_helpers(arena.local_ranks(), arena.cpus(), this_cpu_share().usable);
-  // Where there are more threads than CPUs because somebody wants it so, polling keeps others from
-  // running.
+  // If the user wants more threads than there are CPUs, polling would keep others from running.
   const bool crowded = arena.local_ranks() * (1 + helpers.threads) > arena.cpus();
   helpers.patience = {job.patience.awake, crowded};
   return helpers;
@@ -84,8 +83,8 @@ bool ScheduleReader::read(const DriveLock& lock) {
         recording_.apply(lock, schedule);
         break;
       case wire::ScheduleType::kShutdown:
-        // The record may come before the word that tells where it ends: who leaves now leaves
-        // rightly.
+        // The record may arrive before the word with its end position: a rank that leaves now may
+        // do so.
         job_.arena.end_position().store(next);
         end_job(lock, schedule.status);
         break;
@@ -111,7 +110,7 @@ void ScheduleReader::execute(const DriveLock& lock, const wire::Schedule& schedu
   std::vector<OperationPtr> batch;
   const std::uint64_t tensors = submissions_.find_batch(lock, schedule, batch);
   if (batch.empty()) return status_.executed(tensors);  // a process set that this rank is not in
-  // Before its operations are done: who has waited for them is to see it.
+  // Before its operations are done, so that callers that wait for them see it.
   if (interrupt_ != interrupted_.load(std::memory_order_relaxed)) interrupted_.store(interrupt_);
   Recorder& recorder = recording_.recorder();
   const bool recorded = recorder.active();
@@ -124,9 +123,9 @@ void ScheduleReader::execute(const DriveLock& lock, const wire::Schedule& schedu
     }
     executor_.run(batch, schedule.batch, schedule.registered, recorded);
   } catch (const Error& error) {
-    // The other members wait in the collective: without this rank they cannot go on.
+    // The other members wait in the collective and cannot go on without this rank.
     if (job_.session.mesh && job_.session.mesh->aborted()) {
-      // Who is gone says more than who noticed.
+      // It says which rank is gone, not which rank noticed.
       job_.arena.abort(job_.session.mesh->abort_status().text);
     } else if (!job_.arena.aborted()) {
       job_.arena.abort("rank " + std::to_string(job_.rank) + " failed in " +
@@ -142,7 +141,7 @@ void ScheduleReader::execute(const DriveLock& lock, const wire::Schedule& schedu
     for (const OperationPtr& operation : batch) operation->status = job_.arena.abort_status();
   }
   status_.executed(tensors);
-  // Before the operations are done: then they are their submitters' again.
+  // Before the operations are done: afterwards their submitters own them again.
   if (recorded) {
     recorder.executed(schedule, batch, submissions_.sets().ranks(schedule.process_set),
                       executor_.times(), submissions_.applied(lock).epoch, ok);

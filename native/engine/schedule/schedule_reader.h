@@ -22,17 +22,17 @@
 
 namespace hvdtune {
 
-/// Reads the schedule, which is the same for all ranks, and does what it says: executes batches,
-/// changes settings and process sets, ends the job. Belongs to progress.
+/// Reads the schedule, which is the same for all ranks, and executes it: runs batches, changes
+/// settings and process sets, ends the job. Belongs to progress.
 class ScheduleReader {
  public:
-  /// What of the job's options it needs.
+  /// The job's options that it needs.
   struct Options {
     CommunicatorFactory data_plane;
     Writing writing;
     int reduction_threads;  ///< as EngineOptions
   };
-  /// What it works with; all of it outlives it.
+  /// The parts that it uses; all outlive it.
   struct Needs {
     const Job& job;
     Submissions& submissions;
@@ -48,18 +48,18 @@ class ScheduleReader {
 
   ScheduleReader(const Needs& needs, Options options);
 
-  /// Connects this rank with the others of its process sets; before read(). Other data planes wait
-  /// for all ranks here. Throws what they throw.
+  /// Connects this rank with the others of its process sets; before read(). Data planes other than
+  /// hvdtune's own wait for all ranks here. Throws what they throw.
   void connect();
 
-  /// Does all that the schedule has for this rank by now; whether there was anything. What goes
-  /// wrong in a batch ends the job.
+  /// Executes all entries that the schedule has by now; returns whether there were any. A failure
+  /// in a batch ends the job.
   bool read(const DriveLock& lock);
-  /// Everything in flight fails with `status`, and so does everything submitted later.
+  /// Makes everything in flight, and everything submitted later, fail with `status`.
   void end_job(const DriveLock& lock, const Status& status);
   /// Engine::interrupted()
   [[nodiscard]] std::uint64_t interrupted() const { return interrupted_.load(); }
-  /// When the job has ended: helpers and GPUs stop.
+  /// Call it when the job has ended: stops helpers and GPUs.
   void stop(const DriveLock& lock);
 
  private:
@@ -86,7 +86,7 @@ class ScheduleReader {
   StepLog& steps_;
   const Options options_;
   std::uint64_t interrupt_ = 0;                 // read last
-  std::atomic<std::uint64_t> interrupted_ = 0;  // before a batch that has been executed
+  std::atomic<std::uint64_t> interrupted_ = 0;  // the last before an executed batch
   BroadcastRing schedule_;
   std::shared_ptr<HelperPool> helpers_;
   Staging staging_;

@@ -1,6 +1,5 @@
-// Operations that come again as they were, many at a time: the gradients of an optimizer, step
-// after step. Between two steps everything about them leaves the caches; what is here waits for
-// memory as seldom as it can.
+// Repeated operations, many at a time: the gradients of an optimizer, step after step. Between two
+// steps all their data leaves the caches; this code waits for memory as rarely as possible.
 #include <algorithm>
 
 #include "engine/submission/submissions.h"
@@ -8,8 +7,8 @@
 namespace hvdtune {
 namespace {
 
-// How far ahead memory is asked for: about as long as it takes to come. Twice as far for what has
-// to be there to ask for the rest.
+// How many operations ahead memory is prefetched: about as long as it takes to arrive. Twice as far
+// for data that is needed to prefetch the rest.
 constexpr std::size_t kAhead = 4;
 
 }  // namespace

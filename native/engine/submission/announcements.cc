@@ -7,7 +7,7 @@ namespace hvdtune {
 
 void Announcements::push(const TableLock& /*held*/, std::string_view bytes) {
   if (backlog_.empty() && messages_.push(bytes)) return;
-  // The coordinator is behind; progress sends the rest in order.
+  // The coordinator is slow; progress sends the rest in order.
   backlog_.emplace_back(bytes);
   job_.coordinator_bell.ring(Urgency::kUrgent);
   job_.doorbell.wake_all();
@@ -33,7 +33,7 @@ void Announcements::describe(const TableLock& /*held*/, const Operation& operati
 }
 
 void Announcements::ring(const TableLock& /*held*/, Urgency urgency) {
-  if (urgency == Urgency::kNone) return;  // somebody still comes, who rings
+  if (urgency == Urgency::kNone) return;  // a later rank will ring
   if (ring_holder_ == std::this_thread::get_id()) {
     held_ring_ = std::max(held_ring_, urgency);
   } else {

@@ -11,35 +11,35 @@
 
 namespace hvdtune {
 
-/// What this rank tells the coordinator. It is read in the order of push(); what finds the ring
-/// full waits here.
+/// This rank's messages to the coordinator, which reads them in the order of push(). Messages for
+/// which the ring has no room wait here.
 class Announcements {
  public:
   /// `job` outlives it.
   explicit Announcements(const Job& job)
       : job_(job), messages_(job.arena.announcements(job.rank)) {}
 
-  /// Does not ring, unless the ring of messages is full. Never blocks.
+  /// Does not ring the doorbell, unless the message ring is full. Never blocks.
   void push(const TableLock& lock, std::string_view bytes);
-  /// Sends what waits here, as far as there is room; whether anything was sent.
+  /// Sends waiting messages, as far as there is room; returns whether any was sent.
   bool flush(const TableLock& lock);
   [[nodiscard]] bool waiting(const TableLock& /*held*/) const { return !backlog_.empty(); }
-  /// The operation's slot is no more: if its announcement still waits here, it goes by the
-  /// description.
+  /// The operation's slot was removed: if its announcement still waits here, it is sent with the
+  /// description instead.
   void describe(const TableLock& lock, const Operation& operation);
 
-  /// Wakes the coordinator, unless this thread holds its rings back.
+  /// Rings the coordinator's doorbell, unless this thread holds its rings back.
   void ring(const TableLock& lock, Urgency urgency);
   /// The calling thread holds its rings back from now on. False if another one does.
   bool hold_rings(const TableLock& lock);
-  /// It does so no longer; the most urgent ring since then.
+  /// Ends this; returns the most urgent ring held back.
   Urgency release_rings(const TableLock& lock);
 
  private:
   const Job& job_;
   MessageRing messages_;
   std::deque<std::string> backlog_;
-  std::thread::id ring_holder_;         // none, or whose rings are held back
+  std::thread::id ring_holder_;         // the thread whose rings are held back, or none
   Urgency held_ring_ = Urgency::kNone;  // the most urgent of them
 };
 

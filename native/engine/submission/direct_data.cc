@@ -13,10 +13,10 @@
 namespace hvdtune {
 namespace {
 
-/// Whether the members may bring different lengths.
+/// Whether the members may contribute different lengths.
 bool lengths_differ(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
 
-/// Whether some member's data may lie on its stage, so that it must know who has read them.
+/// Whether some member's data may be on its stage, so that it must know which members have read it.
 bool may_be_staged(const Operation& operation) {
   return operation.direct_bytes > kDirectBytes || lengths_differ(operation.request.kind);
 }
@@ -38,7 +38,7 @@ bool DirectData::suits(const Operation& operation) {
   switch (request.kind) {
     case OpKind::kAllreduce:
       return request.reduce_op != ReduceOp::kAdasum;
-    case OpKind::kAlltoall:  // equal parts: what a rank gets follows from what the others bring
+    case OpKind::kAlltoall:  // equal parts: a rank's result follows from the others' data
       return std::ranges::all_of(operation.splits,
                                  [&](auto split) { return split == operation.splits.front(); });
     case OpKind::kAllgather:
@@ -85,7 +85,8 @@ bool DirectData::publish(const Operation& operation, std::uint32_t round, CopyKi
   const wire::Request& request = operation.request;
   const std::size_t length = operation.direct_bytes;
   if (may_be_staged(operation)) {
-    // Whatever the rounds before were: a count that lags far behind would look ahead.
+    // Always set it, whatever the earlier rounds were: a count that is far behind would appear to
+    // be ahead.
     arena_.staged(operation.slot, rank_).finished.store(round, std::memory_order_release);
   }
   if (lengths_differ(request.kind)) {
@@ -114,7 +115,7 @@ bool DirectData::publish(const Operation& operation, std::uint32_t round, CopyKi
   return true;
 }
 
-/// Says where the sum is to be, if it is for this rank to say.
+/// Publishes the position of the sum, if this rank is the first member.
 void DirectData::place_sum(const Operation& operation, std::uint32_t round, bool shares) {
   if (members(operation).front() != rank_) return;
   std::uint64_t place = StagedTensor::kReducedByEach;
@@ -126,7 +127,7 @@ void DirectData::place_sum(const Operation& operation, std::uint32_t round, bool
   arena_.staged(operation.slot, rank_).result[round % 2].store(place, std::memory_order_relaxed);
 }
 
-/// False: this rank has to reduce everything for itself.
+/// False: this rank must reduce everything itself.
 bool DirectData::fetch_shared_sum(Operation& operation, CopyKind writing) {
   if (operation.direct_bytes <= kDirectBytes) return false;
   const wire::Request& request = operation.request;
@@ -146,7 +147,7 @@ void DirectData::give_back(const Operation& operation, std::uint32_t round) {
   }
 }
 
-/// Where a member has published `bytes` bytes for the operation's round, which is complete.
+/// Address where a member has published `bytes` bytes for the operation's round, which is complete.
 const std::byte* DirectData::published(const Operation& operation, int rank,
                                        std::size_t bytes) const {
   const std::uint32_t round = operation.direct_round;
@@ -196,7 +197,7 @@ void DirectData::make_result(Operation& operation, CopyKind writing) {
   }
 }
 
-/// [begin, begin + bytes) of everybody's data, in the order of ranks.
+/// Reduces [begin, begin + bytes) of all members' data, in the order of ranks.
 void DirectData::reduce(Operation& operation, std::size_t begin, std::size_t bytes,
                         void* result) const {
   const wire::Request& request = operation.request;
@@ -205,7 +206,7 @@ void DirectData::reduce(Operation& operation, std::size_t begin, std::size_t byt
   std::array<const void*, kMaxRanksPerHost> sources;
   for (std::size_t member = 0; member < ranks.size(); ++member) {
     const bool own = ranks[member] == rank_ && request.prescale == 1.0;
-    // What this rank has published it does not read again: see ShmCommunicator.
+    // A rank does not read its own published data: see ShmCommunicator.
     const auto* all = own ? static_cast<const std::byte*>(operation.memory.front().in)
                           : published(operation, ranks[member], operation.direct_bytes);
     sources[member] = all + begin;
@@ -215,8 +216,7 @@ void DirectData::reduce(Operation& operation, std::size_t begin, std::size_t byt
       result, sources.data(), count, bytes / dtype_size(dtype), total_postscale(request, count));
 }
 
-/// Puts together what each member has for this rank: one of `parts` equal parts of what it has
-/// published.
+/// Collects each member's data for this rank: one of `parts` equal parts of its published data.
 void DirectData::gather(Operation& operation, std::size_t parts) {
   const std::vector<int>& ranks = members(operation);
   const auto self = static_cast<std::size_t>(sets_.index_of(operation.request.process_set, rank_));
@@ -244,7 +244,8 @@ void DirectData::gather(Operation& operation, std::size_t parts) {
     places[member] = place;
     place += lengths[member];
   }
-  // The own part first, which is in cache; then round: members read different memory.
+  // This rank's own part first, which is in cache, then the next members', so that members read
+  // different memory at a time.
   for (std::size_t turn = 0; turn < ranks.size(); ++turn) {
     const std::size_t member = (self + turn) % ranks.size();
     const auto* all = turn == 0 ? static_cast<const std::byte*>(operation.memory.front().in)

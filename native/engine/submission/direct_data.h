@@ -11,43 +11,46 @@
 
 namespace hvdtune {
 
-/// What a rank publishes of an operation that goes past the coordinator
-/// (engine/submission/direct_rounds.h), and how it makes its result of what all members have
-/// published. Short data lie next to the slot, longer ones on the rank's stage. Members of an
-/// allgather or alltoall may bring different lengths: each publishes its own.
+/// The data that a rank publishes for an operation that bypasses the coordinator
+/// (engine/submission/direct_rounds.h), and the computation of its result from all members' data.
+/// Short data is stored next to the slot, longer data on the rank's stage. Members of an allgather
+/// or alltoall may have different lengths: each publishes its own.
 ///
 /// Not thread-safe: the engine locks.
 class DirectData {
  public:
   DirectData(Arena& arena, const ProcessSets& sets, int rank);
 
-  /// Whether an operation, which has a slot, can be done in one step: all publish, then each takes
-  /// what it needs.
+  /// Whether an operation, which has a slot, can be done in one step: all members publish, then
+  /// each reads what it needs.
   [[nodiscard]] static bool suits(const Operation& operation);
-  /// How much this rank brings, in bytes: to be noted as `direct_bytes` before anything below.
+  /// Bytes that this rank contributes. The caller stores them as `direct_bytes` before it calls any
+  /// method below.
   [[nodiscard]] static std::size_t bytes(const Operation& operation);
-  /// Whether what this rank publishes goes to its stage.
+  /// Whether this rank publishes on its stage.
   [[nodiscard]] bool stages(const Operation& operation) const {
     return operation.direct_bytes > kDirectBytes && publishes(operation);
   }
-  /// The longest that finds room there; and if its sum is shared (shared_sum.h).
+  /// Bytes of the longest data that fits there; and of the longest if the work of its sum is shared
+  /// (shared_sum.h).
   [[nodiscard]] std::size_t longest() const { return stage_.longest(); }
   [[nodiscard]] std::size_t longest_shared() const { return shared_stage_.longest(); }
 
-  /// Publishes what the members need of this rank in a round of the operation's slot; before it
-  /// arrives. False when there is no room at the moment. `writing`: of what is staged.
-  /// `shares`: this rank would share the work of the sum; the set's first member decides.
+  /// Publishes this rank's data for a round of the operation's slot; called before it arrives.
+  /// False if there is no room at the moment. `writing`: for staged data. `shares`: whether this
+  /// rank would share the work of the sum; the set's first member decides.
   bool publish(const Operation& operation, std::uint32_t round, CopyKind writing, bool shares);
-  /// The round was given up: nobody will read what was published.
+  /// The round was given up: nobody will read the published data.
   void give_back(const Operation& operation, std::uint32_t round);
-  /// Everybody has arrived in the operation's round: makes its result. Throws
-  /// Error(kInvalidArgument) when there is no memory for it. `writing`: of what others read then.
+  /// Makes the operation's result, after all members have arrived in its round. Throws
+  /// Error(kInvalidArgument) if there is no memory for it. `writing`: for data that others read
+  /// then.
   void make_result(Operation& operation, CopyKind writing);
-  /// This rank does not read anything of the round any more.
+  /// Says that this rank reads nothing of the round any more.
   void release(const Operation& operation);
 
  private:
-  /// Bytes that nobody but this rank needs of what it brings.
+  /// This rank's bytes that no other rank needs.
   struct Own {
     std::size_t begin = 0;
     std::size_t end = 0;

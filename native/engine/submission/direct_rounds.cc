@@ -7,19 +7,19 @@
 namespace hvdtune {
 namespace {
 
-// Longer than the others need to come when all are at the same place of the program, even with four
-// ranks on a CPU; short enough not to matter where they are not.
+// Longer than the others need to arrive if all are at the same place in the program, even with four
+// ranks per CPU; short enough not to matter if they are not.
 constexpr Nanos kPatience = 500 * kMicrosecond;
 constexpr Nanos kPolling = 5 * kMicrosecond;
 constexpr int kPollsPerClockRead = 32;
-// Up to here reading everybody's data is cheaper than the steps that going by the coordinator
-// takes. Two members read no more either way.
+// Up to this size, reading all members' data is cheaper than the coordinator's additional steps.
+// Two members read the same amount either way.
 constexpr std::size_t kDirectLimit = 16 << 10;
-// Where ranks take turns on a CPU, longer ones go past the coordinator, too. Up to here it is
-// cheaper that everybody reads everybody's data than to copy a result once more.
+// If ranks take turns on a CPU, longer tensors also bypass the coordinator. Up to this size, it is
+// cheaper if every member reads all members' data than to copy a result once more.
 constexpr std::size_t kReducedByFew = 64 << 10;  // up to four members
 constexpr std::size_t kReducedByMany = 16 << 10;
-// More than this, all members together, is in no cache any more when it is read.
+// Longer data of all members together is no longer in a cache when it is read.
 constexpr std::size_t kMostShared = 4 << 20;
 constexpr std::size_t kBroadcastLimit = 256 << 10;
 
@@ -40,10 +40,10 @@ DirectRounds::DirectRounds(const Job& job, const ProcessSets& sets,
   distance_.choose(writing);
 }
 
-/// Bytes of the longest tensor of so many members that goes past the coordinator. Of an allreduce,
-/// each of them reads all others' data then, while with the coordinator they share the work. In
-/// other operations nobody reads more either way; but in a broadcast nobody copies anything out
-/// before the root has copied all of it in.
+/// Bytes of the longest tensor of `members` members that bypasses the coordinator. In such an
+/// allreduce, each member reads all others' data, while with the coordinator they share the work.
+/// In other operations no member reads more either way; but in a broadcast no member copies
+/// anything out before the root has copied all of it in.
 std::size_t DirectRounds::limit(OpKind kind, std::size_t members) const {
   if (kind == OpKind::kBroadcast) return std::min(data_.longest(), kBroadcastLimit);
   if (kind != OpKind::kAllreduce) return data_.longest();
@@ -57,15 +57,16 @@ std::size_t DirectRounds::limit(OpKind kind, std::size_t members) const {
   return members <= 2 ? data_.longest() : kDirectLimit;
 }
 
-/// Whether so many members share the work of a tensor on the stage.
+/// Whether this many members share the work of a tensor on the stage.
 bool DirectRounds::shares_sums(std::size_t members, std::size_t bytes) const {
   return job_.arena.oversubscribed() && settings_.one_shot_limit <= 0 && members > 1 &&
          bytes > (members <= 4 ? kReducedByFew : kReducedByMany);
 }
 
-/// How a tensor on the stage is written.
+/// How to write a tensor on the stage.
 CopyKind DirectRounds::writing(std::size_t bytes) {
-  // Measured by one thread at a time: usually nobody drives now, or it is known without.
+  // Only one thread may measure at a time: usually no other thread drives now, or the answer is
+  // known already.
   const DriveLock lock(drive_mutex_, std::try_to_lock);
   if (lock.owns_lock()) writing_ = distance_.writing(bytes);
   return writing_;
@@ -83,7 +84,7 @@ const SlotRound* DirectRounds::arrive(const TableLock& /*held*/, Operation& oper
   if (bytes == 0 && request.kind != OpKind::kBarrier) return nullptr;
   if (bytes > limit(request.kind, members)) return nullptr;
   if (job_.arena.watched().load() != 0 || job_.arena.joined().load() != 0) return nullptr;
-  // Those are reduced where they are.
+  // Registered tensors are reduced in place.
   const bool reduces = request.kind == OpKind::kAllreduce && bytes > kDirectBytes;
   if (reduces && registration_ && registration_->has(operation)) return nullptr;
   const CopyKind copy = data_.stages(operation) ? writing(bytes) : CopyKind::kCached;
@@ -107,7 +108,8 @@ Nanos DirectRounds::wait(const Operation& operation, const SlotRound& round) con
   while (operation.direct && round.state(operation.direct_round) == SlotRound::State::kOpen) {
     const Nanos waited = now - began;
     if (waited > kPatience || operation.done.load(std::memory_order_acquire)) break;
-    // Soon, even where there are enough CPUs: the awaited rank may have been put on this one.
+    // Give way soon, even if there are enough CPUs: the awaited rank may have been placed on this
+    // one.
     if (job_.patience.gives_way || waited > std::min(job_.patience.awake, kPolling)) {
       if (!way.pays(now)) break;
       now = way.yield(now);
@@ -156,15 +158,15 @@ void DirectRounds::give_up(Operation& operation) {
   operation.direct = false;
 }
 
-/// Everybody has arrived.
+/// Finishes an operation after all members have arrived.
 void DirectRounds::finish(Operation& operation) {
   try {
     data_.make_result(operation, writing_);
-  } catch (const Error& error) {  // nobody waits for this rank's result
+  } catch (const Error& error) {  // no other rank waits for this rank's result
     operation.status = error.status();
   }
   data_.release(operation);
-  // For the straggler watch: the coordinator hears nothing of it.
+  // For the straggler watch, since the coordinator does not see this operation.
   if (members_of(operation) < static_cast<std::size_t>(job_.size)) {
     job_.arena.apart(job_.rank).store(monotonic_now(), std::memory_order_relaxed);
   }

@@ -14,34 +14,34 @@
 
 namespace hvdtune {
 
-/// Operations that every member waits for, if they are not large: they do not go by way of the
-/// coordinator. Each member publishes its data (direct_data.h), and arrives
-/// (transport/arena/slot_round.h); when all have, each makes its result of them for itself, or they
-/// share the work (shared_sum.h). Nobody is woken, because nobody sleeps: whoever has waited too
-/// long announces the tensor after all, and so does everybody as soon as one has. Stalls,
-/// mismatches and joins are then dealt with as ever.
+/// Small operations that every member waits for; they bypass the coordinator. Each member publishes
+/// its data (direct_data.h), and arrives (transport/arena/slot_round.h); when all have arrived,
+/// each computes its own result, or they share the work (shared_sum.h). No member sleeps, so none
+/// must be woken: a member that has waited too long announces the tensor after all, and then all
+/// others do the same. The coordinator then handles stalls, mismatches and joins as usual.
 class DirectRounds {
  public:
   /// All references outlive it. `registration` and `settings` are read under the TableLock.
-  /// `writing`: what the user says of how to write what others read.
+  /// `writing`: the user's setting of how to write data that others read.
   DirectRounds(const Job& job, const ProcessSets& sets,
                const std::optional<Registration>& registration,
                const wire::RuntimeSettings& settings, Writing writing, DriveMutex& drive_mutex);
 
-  /// Publishes the operation's data and arrives in the current round of its slot, which is
-  /// returned; null: announce the operation.
+  /// Publishes the operation's data and arrives in the current round of its slot. Returns the
+  /// round; null: the caller must announce the operation.
   const SlotRound* arrive(const TableLock& lock, Operation& operation);
 
   /// Waits until settle() has something to do: the round is complete or overruled, or patience
-  /// ends. Returns when it began. Its caller holds no lock.
+  /// ends. Returns when it began. The caller must hold no lock.
   Nanos wait(const Operation& operation, const SlotRound& round) const;
 
-  /// Of an operation that has arrived. True: the round is complete, and the operation has its
-  /// result. False: it has left the round, and is to be announced.
+  /// Decides about an operation that has arrived. True: the round is complete, and the operation
+  /// has its result. False: it has left the round, and the caller must announce it.
   bool settle(const TableLock& lock, Operation& operation);
   /// The same if its slot is evicted: the slot's next tensor finds a round without it.
   bool leave(const TableLock& lock, Operation& operation);
-  /// The same if the job has ended: false, and it stays, if the others did not all arrive before.
+  /// The same if the job has ended. If not all others have arrived, returns false, and the
+  /// operation stays in the round.
   bool finish_if_complete(const TableLock& lock, Operation& operation);
 
  private:
@@ -60,7 +60,7 @@ class DirectRounds {
   const wire::RuntimeSettings& settings_;
   DriveMutex& drive_mutex_;
   DirectData data_;
-  CacheDistance distance_;  // of the whole job's members; asked under the DriveLock, too
+  CacheDistance distance_;  // of all ranks of the job; also used under the DriveLock
   CopyKind writing_ = CopyKind::kCached;
 };
 

@@ -11,12 +11,13 @@ namespace {
 constexpr std::size_t kAlignment = 4096;
 constexpr std::size_t kCrowdedRing = 512 << 10;
 constexpr std::size_t kLeastRing = 256 << 10;
-// For ranks with a core each.
+// For ranks that each have a core.
 constexpr std::size_t kRoamed = 4 << 20;
-// Two of the longest tensors each: of a round, and of the one before, which may still be read.
+// Room for two of the longest tensors: of a round, and of the previous one, which may still be
+// read.
 constexpr std::size_t kSharedRing = 2 << 20;
 
-/// Whether one count is past another; they may wrap around.
+/// Whether one count has reached another; they may wrap around.
 bool reaches(std::uint32_t count, std::uint32_t wanted) {
   return static_cast<std::int32_t>(count - wanted) >= 0;
 }
@@ -26,7 +27,7 @@ bool reaches(std::uint32_t count, std::uint32_t wanted) {
 StagePart stage_for_each(const Arena& arena) {
   if (arena.oversubscribed()) return {0, kCrowdedRing};
   const std::size_t share = kRoamed / static_cast<std::size_t>(arena.ranks());
-  // In whole pages, also of the longest tensor, which takes half of it.
+  // Whole pages, also in the half that the longest tensor takes.
   return {0, std::max(share / (2 * kAlignment) * (2 * kAlignment), kLeastRing)};
 }
 
@@ -58,7 +59,7 @@ std::optional<std::size_t> DirectStage::take(wire::Slot slot, std::uint32_t roun
     while (first_ != next_ && is_read(at(first_))) ++first_;
     if (first_ == next_) begin = (end_ + ring_ - 1) / ring_ * ring_;
   }
-  if (begin % ring_ + length > ring_) begin += ring_ - begin % ring_;  // in one piece
+  if (begin % ring_ + length > ring_) begin += ring_ - begin % ring_;  // contiguous
   while (first_ != next_ && begin + length > at(first_).begin + ring_) {
     if (!is_read(at(first_))) return std::nullopt;
     ++first_;
@@ -77,12 +78,12 @@ void DirectStage::give_back(wire::Slot slot, std::uint32_t round) {
   }
 }
 
-/// By all members of its process set.
+/// Whether all members of its process set have read it.
 bool DirectStage::is_read(const Piece& piece) const {
   if (piece.unused) return true;
-  // The next round has ended: all have arrived there, after this one.
+  // The next round has ended: all have arrived in it, and so finished this one.
   if (reaches(arena_.slot_round(piece.slot).round(), piece.round + 2)) return true;
-  // Members that no longer know the set may still read; the slot's word will tell.
+  // If the set was removed, members may still read; wait for the slot's word.
   if (!sets_.exists(piece.process_set)) return false;
   const std::vector<int>& ranks = sets_.ranks(piece.process_set);
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {

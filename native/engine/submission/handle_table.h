@@ -9,8 +9,8 @@
 namespace hvdtune {
 
 /// Operations by their handle. Handles are counted up, so the low bits find an operation at once,
-/// and neighbours lie side by side; nothing is allocated while no more than ever are kept. Not
-/// thread-safe: the engine locks.
+/// and neighbours are stored side by side. Allocates only when it holds more operations than ever
+/// before. Not thread-safe: the engine locks.
 class HandleTable {
  public:
   HandleTable() : places_(kFirstPlaces) {}
@@ -30,7 +30,7 @@ class HandleTable {
     return nullptr;
   }
 
-  /// Takes out what find() found, or null.
+  /// Removes and returns the operation that find() would find, or null.
   OperationPtr take(std::int64_t handle) {
     std::size_t hole = home(handle);
     while (places_[hole].handle != handle) {
@@ -50,7 +50,7 @@ class HandleTable {
     std::int64_t handle = 0;  // 0: empty
     OperationPtr operation;
   };
-  static constexpr std::size_t kFirstPlaces = 256;  // a power of two, as ever after
+  static constexpr std::size_t kFirstPlaces = 256;  // always a power of two
 
   [[nodiscard]] std::size_t mask() const { return places_.size() - 1; }
   [[nodiscard]] std::size_t home(std::int64_t handle) const {
@@ -58,7 +58,7 @@ class HandleTable {
   }
   [[nodiscard]] std::size_t after(std::size_t at) const { return (at + 1) & mask(); }
 
-  /// Whoever gave way to it, or to one behind it, moves up: searches end at the first gap.
+  /// Moves up entries that were displaced past the hole, because searches end at the first gap.
   void close_gap(std::size_t hole) {
     for (std::size_t at = after(hole); places_[at].handle != 0; at = after(at)) {
       const std::size_t wanted = home(places_[at].handle);
@@ -87,7 +87,7 @@ class HandleTable {
 
   std::vector<Place> places_;
   std::size_t used_ = 0;
-  std::size_t displaced_ = 0;  // that are not where their handle points
+  std::size_t displaced_ = 0;  // entries that are not where their handle points
 };
 
 }  // namespace hvdtune

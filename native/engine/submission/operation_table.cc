@@ -5,7 +5,7 @@
 namespace hvdtune {
 namespace {
 
-/// Asks for all of it, to be written to; null is nothing.
+/// Prefetches a whole object for writing; does nothing for null.
 template <typename T>
 void prefetch_object(const T* object) {
   if (object == nullptr) return;
@@ -16,7 +16,7 @@ void prefetch_object(const T* object) {
 }  // namespace
 
 void OperationTable::agree(Record& record, const wire::Request& request) {
-  static std::atomic<std::uint64_t> agreements{0};  // of all engines that this process has had
+  static std::atomic<std::uint64_t> agreements{0};  // counts over all engines of this process
   record.agreed = request;
   record.agreement = agreements.fetch_add(1, std::memory_order_relaxed) + 1;
   record.spare.reset();
@@ -85,7 +85,7 @@ void OperationTable::keep(OperationPtr operation) {
   const wire::Slot slot = operation->slot;
   if (slot >= by_slot_.size() || by_slot_[slot] == nullptr || operation.use_count() != 1) return;
   Record& record = *by_slot_[slot];
-  // The slot may be another's by now, and the name may mean something else.
+  // The slot may belong to another name by now, and the name may have another meaning.
   if (!record.spare && operation->agreement == record.agreement && record.agreement != 0) {
     record.spare = std::move(operation);
   }
@@ -102,7 +102,8 @@ OperationPtr OperationTable::find(std::uint32_t process_set, const wire::BatchEn
   if (entry.name.empty()) return of_slot(entry.slot + next);
   auto found = records_.find(KeyView{process_set, entry.name});
   if (entry.description && entry.slot != wire::kNoSlot) {
-    // Others use the name while this rank has joined: later it may use the slot like them.
+    // Other ranks use the name while this rank has joined; later this rank may use the slot as
+    // well.
     if (found == records_.end()) found = records_.try_emplace(Key{process_set, entry.name}).first;
     agree(found->second, *entry.description);
   }

@@ -12,34 +12,35 @@ namespace hvdtune {
 
 /// One rank's operations in flight, by name and by slot. Not thread-safe: the engine locks.
 ///
-/// A name is in flight from begin() to finish(). A name that has a slot keeps a record between its
-/// rounds, with the description that all ranks agreed on last.
+/// A name is in flight from begin() to finish(). The table keeps a record of a name with a slot
+/// between its rounds, with the description that all ranks agreed on last.
 class OperationTable {
  public:
-  /// Enters an operation. False when its name is in flight in its process set. Sets
-  /// `operation.slot` when a known slot describes it exactly; `known_slot` is the name's slot even
-  /// when the description has changed.
+  /// Enters an operation. False if its name is in flight in its process set. Sets `operation.slot`
+  /// if a known slot describes it exactly; `known_slot` is the name's slot even if the description
+  /// has changed.
   bool begin(const OperationPtr& operation, wire::Slot& known_slot);
 
-  /// What all ranks agreed on last for a name that has a slot and is not in flight, if
-  /// `wanted` is that; else null.
+  /// The last agreed description of a name that has a slot and is not in flight, if it equals
+  /// `wanted`; else null.
   [[nodiscard]] const wire::Request* known(const TensorOperation& wanted);
-  /// The same for what was submitted before; null also when it is not known as that any more.
+  /// The same for an operation that was submitted before; also null if that agreement is no longer
+  /// in force.
   [[nodiscard]] const wire::Request* known(const KnownOperation& wanted);
-  /// Asks for what known() will look at, and, once that has come, for what begin_known() writes to.
+  /// Prefetches the memory that known() will read, and, once that has arrived, the memory that
+  /// begin_known() writes.
   void prefetch(const KnownOperation& wanted) const;
   void prefetch_operation(const KnownOperation& wanted) const;
-  /// begin(), of what known() has just found: the name's last operation once more if keep() has
-  /// it, so that nothing is allocated.
+  /// begin() for the name that known() has just found. Reuses the name's last operation if keep()
+  /// has it, so that nothing is allocated.
   OperationPtr begin_known(const TensorMemory& memory);
-  /// Takes an operation that was finished, brought nothing but its status and is nobody's any more.
+  /// Takes a finished operation that has no results except its status and no other owner.
   void keep(OperationPtr operation);
 
   /// The operation in flight of a slot, or null.
   [[nodiscard]] const OperationPtr& of_slot(wire::Slot slot) const;
-  /// The operation that a schedule entry means, or that of slot `next` of its run; null when this
-  /// rank has not submitted it (it is no member of the set, or has joined). Learns the slot of a
-  /// new name.
+  /// The operation of a schedule entry, or of slot `next` of its run; null if this rank has not
+  /// submitted it (it is not a member of the set, or has joined). Stores the slot of a new name.
   OperationPtr find(std::uint32_t process_set, const wire::BatchEntry& entry,
                     std::uint32_t next = 0);
 
@@ -49,7 +50,7 @@ class OperationTable {
   /// Forgets a slot. Returns the operation in flight under its name, or null.
   OperationPtr evict(wire::Slot slot);
 
-  /// Everything in flight in a process set that is no more. The coordinator has evicted its slots.
+  /// Everything in flight in a removed process set. The coordinator has evicted its slots.
   std::vector<OperationPtr> take_set(std::uint32_t process_set);
 
   /// Everything in flight, in no order.
@@ -63,7 +64,7 @@ class OperationTable {
     OperationPtr pending;
     wire::Slot slot = wire::kNoSlot;
     wire::Request agreed;
-    std::uint64_t agreement = 0;  // counts whatever any record's `agreed` has been
+    std::uint64_t agreement = 0;  // number of `agreed`, unique among all records
     OperationPtr spare;           // done and forgotten; its request is `agreed`
   };
   struct Key {

@@ -1,4 +1,4 @@
-// How operations end: what the schedule says of them, and what their submitters fetch.
+// How operations end: outcomes from the schedule, and how submitters fetch them.
 #include <cstring>
 
 #include "engine/submission/submissions.h"
@@ -6,7 +6,7 @@
 namespace hvdtune {
 namespace {
 
-/// What a rank that has joined contributes to the others' allreduce; nobody takes the result.
+/// The zeros of a rank that has joined, for the others' allreduce; nobody takes the result.
 OperationPtr zeros_for(const wire::Request& request) {
   auto operation = std::make_shared<Operation>();
   operation->request = request;
@@ -46,7 +46,7 @@ OperationPtr Submissions::find_entry(const DriveLock& /*held*/, std::uint32_t se
   return table_.find(set, entry);
 }
 
-/// The operation has its status and results: its submitter may have it. Nobody else may touch it
+/// The operation has its status and results: hands it to its submitter. Nobody else may touch it
 /// afterwards.
 void Submissions::set_done(const OperationPtr& operation) {
   const bool calls = operation->calls;
@@ -136,7 +136,7 @@ void Submissions::end(const DriveLock& /*held*/, const Status& status) {
   const TableLock lock(mutex_);
   ended_ = status;
   for (const OperationPtr& operation : table_.take_all()) {
-    // The others may have gone on, and ended the job, before this rank has looked.
+    // The others may have continued, and ended the job, before this rank has looked.
     if (operation->direct && direct_.finish_if_complete(lock, *operation)) {
       finish(lock, operation, true);
       continue;

@@ -11,7 +11,7 @@
 namespace hvdtune {
 namespace {
 
-// Enough pieces for all CPUs to have some; few enough not to meet at their counter all the time.
+// Enough pieces for all CPUs; few enough to avoid contention for their counter.
 constexpr std::size_t kPiece = 16 << 10;
 
 }  // namespace
@@ -41,7 +41,7 @@ bool SharedSum::fetch(void* out, CopyKind writing) {
   return true;
 }
 
-/// Whether the work is complete in the end.
+/// Returns whether the work was completed.
 bool SharedSum::wait_for_others(SharedWork& work) const {
   using State = SharedWork::State;
   State state = work.state(round_.number, pieces());
@@ -56,7 +56,7 @@ bool SharedSum::wait_for_others(SharedWork& work) const {
   return state == State::kComplete;
 }
 
-/// [begin, begin + bytes) of the sum.
+/// Computes [begin, begin + bytes) of the sum.
 void SharedSum::sum_piece(std::byte* result, std::size_t begin, std::size_t bytes,
                           CopyKind writing) const {
   std::array<const std::byte*, kMaxRanksPerHost> sources;

@@ -6,7 +6,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kMaxRequestBytes = 448 << 10;
-// Takes less time to execute than it takes to wake a thread.
+// A batch of this size executes faster than a thread wakes.
 constexpr std::int64_t kShortBytes = 64 << 10;
 
 std::vector<std::vector<int>> with_global_set(int size, std::vector<std::vector<int>> sets) {
@@ -34,7 +34,7 @@ Submissions::Submissions(const Job& job, std::vector<std::vector<int>> process_s
 std::shared_ptr<SharedBlock> Submissions::allocate_shared(std::size_t bytes) {
   if (registration_) return registration_->allocate(bytes);
   if (job_.session.across_hosts()) refuse("the ranks of several hosts share no memory");
-  if (!job_.in_shared_memory) refuse("tensors of this job do not travel through shared memory");
+  if (!job_.in_shared_memory) refuse("tensors of this job do not use shared memory");
   refuse(job_.size == 1 ? "a job of one process shares no memory"
                         : "this system gives the ranks no memory to share for tensors");
 }
@@ -71,7 +71,7 @@ OperationPtr Submissions::enter_without_handle(const TableLock& lock, Submission
   return operation;
 }
 
-/// The same for what all ranks know already.
+/// The same for an operation that all ranks know already.
 OperationPtr Submissions::enter(const TableLock& lock, const TensorOperation& wanted,
                                 wire::Slot& known_slot) {
   if (const wire::Request* agreed = table_.known(wanted)) {
@@ -101,12 +101,12 @@ std::int64_t Submissions::submit(Submission submission, std::shared_ptr<OnDevice
   const OperationPtr operation = enter(lock, std::move(submission), known_slot);
   operation->on_device = std::move(on_device);
   const bool joins = operation->request.kind == OpKind::kJoin;
-  // The others go on without this rank: direct rounds of its other threads must not wait.
+  // The others continue without this rank: direct rounds of its other threads must not wait.
   if (joins) {
     for (const OperationPtr& pending : table_.pending()) settle(lock, pending);
   }
   announce_entered(lock, operation, known_slot, monotonic_now());
-  // After everything that this rank has announced before: the coordinator reads it in this order.
+  // After all earlier announcements of this rank: the coordinator reads them in this order.
   if (joins) joined_ = true;
   return operation->handle;
 }
@@ -130,7 +130,8 @@ OperationPtr Submissions::submit_blocking(Submission submission, OnDone on_done)
     operation = enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
     round = direct_.arrive(lock, *operation);
     if (round == nullptr) {
-      // A single one goes past the coordinator next time: MXNet's are slower if they are driven.
+      // Not for a single tensor, which bypasses the coordinator next time: MXNet's are slower if
+      // driven.
       operation->driven = operation->request.grouped && operation->request.bytes() <= kShortBytes;
       announce_calling(lock, operation, known_slot);
       return operation->driven ? operation : nullptr;
@@ -145,7 +146,7 @@ OperationPtr Submissions::submit_blocking(Submission submission, OnDone on_done)
   return nullptr;
 }
 
-/// Enters an operation whose submitter is called, before anybody can hear of it, and end it.
+/// Enters an operation with a callback, before any other thread can see it and end it.
 OperationPtr Submissions::enter_calling(const TableLock& lock, Submission submission,
                                         OnDone on_done, wire::Slot& known_slot) {
   OperationPtr operation = enter_without_handle(lock, std::move(submission), known_slot);
@@ -182,7 +183,7 @@ std::int64_t Submissions::submit_and_settle(Submitted&& submitted) {
       const TableLock lock(mutex_);
       settle(lock, operation);
     }
-    // As wait() does: rank 0's status says how long its callers are blocked.
+    // Like wait(): rank 0's status shows how long its callers are blocked.
     if (job_.is_coordinator()) callers_.add_time(monotonic_now() - began);
   }
   return operation->handle;
@@ -196,7 +197,7 @@ std::int64_t Submissions::submit_blocking(Submission submission) {
   return submit_and_settle(std::move(submission));
 }
 
-/// A direct round is complete, or the operation is announced after all.
+/// Completes a direct round, or announces the operation after all.
 void Submissions::settle(const TableLock& lock, const OperationPtr& operation) {
   if (!operation->direct || operation->done) return;  // evicted, or the job has ended
   if (direct_.settle(lock, *operation)) return finish(lock, operation, true);
@@ -204,13 +205,14 @@ void Submissions::settle(const TableLock& lock, const OperationPtr& operation) {
   operation->submitted = monotonic_now();
   announcements_.push(
       lock, wire::encode_announce_slot(operation->slot, operation->ticket, operation->submitted));
-  // Always: another rank may have been counted as the last while this was not in the ring yet.
+  // Always ring: another rank may have counted as the last before this announcement was in the
+  // ring.
   job_.coordinator_bell.ring(Urgency::kUrgent);
 }
 
 // ---- announcing ---------------------------------------------------------------------------------
 
-/// Tells the coordinator of an operation, or takes it back.
+/// Announces an operation to the coordinator; undoes its entry if that fails.
 void Submissions::announce_entered(const TableLock& lock, const OperationPtr& operation,
                                    wire::Slot known_slot, Nanos now) {
   try {
@@ -241,16 +243,16 @@ void Submissions::announce(const TableLock& lock, const OperationPtr& operation,
     announcements_.push(lock, bytes);
   }
   const Urgency urgency = arrival_urgency(lock, *operation, known_slot);
-  // Who makes progress on the coordinator's rank reads it himself.
+  // A thread that makes progress on the coordinator's rank reads it itself.
   if (!operation->driven || !job_.is_coordinator()) announcements_.ring(lock, urgency);
 }
 
-/// Whether the coordinator has anything to do now. A tensor that others still miss needs no
-/// wake-up; the last to arrive causes it.
+/// Whether the coordinator has anything to do now. A tensor that other ranks have not announced yet
+/// needs no wake-up; the last rank to arrive causes it.
 Urgency Submissions::arrival_urgency(const TableLock& /*held*/, const Operation& operation,
                                      wire::Slot known_slot) {
   const wire::Request& request = operation.request;
-  // Who is the last, a word of one host's arena cannot tell where there are others.
+  // With several hosts, the word in one host's arena cannot tell which rank is last.
   if (known_slot != wire::kNoSlot && !job_.session.spans_hosts(sets_.ranks(request.process_set))) {
     const auto members = static_cast<std::uint32_t>(sets_.ranks(request.process_set).size());
     const bool last = job_.arena.slot_round(known_slot).announce(members).last;
@@ -273,7 +275,8 @@ bool Submissions::hold_rings() {
 void Submissions::release_rings(bool then_waits) {
   const TableLock lock(mutex_);
   const Urgency held = announcements_.release_rings(lock);
-  // Who waits on the coordinator's rank, drives; if all is done by then, all has been read.
+  // A caller that waits on the coordinator's rank drives; if it finds everything done, everything
+  // has been read.
   if (!then_waits || !job_.is_coordinator()) announcements_.ring(lock, held);
 }
 

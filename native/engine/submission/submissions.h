@@ -25,36 +25,35 @@
 
 namespace hvdtune {
 
-/// This rank's operations, from submit() until somebody has taken the result. Callers submit and
-/// fetch; whoever makes progress looks up what the schedule names, and says how it ended.
+/// This rank's operations, from submit() until the result is taken. Callers submit and fetch; the
+/// thread that makes progress looks up the operations of schedule entries, and sets their outcome.
 ///
-/// Any thread may call any method: a mutex of its own, which is never held for long, guards the
-/// state. What takes a DriveLock belongs to progress.
+/// Any thread may call any method: its own mutex, which is never held for long, guards the state.
+/// Methods with a DriveLock belong to progress.
 class Submissions {
  public:
-  /// `drive_mutex`, `callers` and `completions` outlive it, and so does `job`. `process_sets`:
-  /// global ranks of the sets 1, 2, …; `writing`: what the user says of how to write what others
-  /// read.
+  /// `job`, `drive_mutex`, `callers` and `completions` outlive it. `process_sets`: global ranks of
+  /// the sets 1, 2, …; `writing`: the user's setting of how to write data that others read.
   Submissions(const Job& job, std::vector<std::vector<int>> process_sets,
               const wire::RuntimeSettings& settings, Writing writing, DriveMutex& drive_mutex,
               BlockedCallers& callers, Completions& completions);
 
-  // ---- callers; what Engine says of its methods of these names --------------------------------
+  // ---- for callers; see Engine's methods of the same names ------------------------------------
 
   std::int64_t submit(const TensorOperation& wanted);
-  /// `on_device`: what Gpus::accept() gave for tensors on a GPU.
+  /// `on_device`: the result of Gpus::accept() for tensors on a GPU.
   std::int64_t submit(Submission submission, std::shared_ptr<OnDevice> on_device);
   void submit(Submission submission, std::shared_ptr<OnDevice> on_device, OnDone on_done);
   void check(const wire::Request& request);
   std::int64_t submit_blocking(const TensorOperation& wanted);
   std::int64_t submit_blocking(Submission submission);
-  /// Returns a short group that is announced: the caller must now make progress
-  /// (`Drive::until`), as the coordinator's rank has not been woken. Otherwise null.
+  /// Returns the operation if it is a short group that was announced: the caller must now make
+  /// progress (`Drive::until`), since the coordinator's rank has not been woken. Otherwise null.
   OperationPtr submit_blocking(Submission submission, OnDone on_done);
   KnownOperation known(std::int64_t handle);
   void submit_again(std::span<const KnownOperation> operations,
                     std::span<const TensorMemory> memory, std::vector<std::int64_t>& handles);
-  /// As Engine::HeldRings; release_rings() if hold_rings() was true, by the same thread.
+  /// See Engine::HeldRings. If hold_rings() was true, the same thread must call release_rings().
   bool hold_rings();
   void release_rings(bool then_waits);
 
@@ -73,21 +72,21 @@ class Submissions {
   Status state();
   /// Whether end() was called: one load.
   [[nodiscard]] bool over() const { return over_; }
-  /// Names of what is in flight, in no order.
+  /// Names of the operations in flight, unordered.
   std::vector<std::string> pending_names();
-  /// Sends the coordinator, after what was announced before, an announcement that belongs to no
-  /// operation. Does not ring.
+  /// Sends the coordinator an announcement that belongs to no operation, after all earlier ones.
+  /// Does not ring.
   void announce(std::string_view bytes);
 
   // ---- progress ---------------------------------------------------------------------------------
 
-  /// Read under a DriveLock; changed by the two below alone.
+  /// Read it under a DriveLock; only the two methods below change it.
   [[nodiscard]] const ProcessSets& sets() const { return sets_; }
   void add_set(const DriveLock& lock, std::uint32_t set, std::vector<int> ranks);
-  /// What waits in the set fails.
+  /// Makes all operations that wait in the set fail.
   void remove_set(const DriveLock& lock, std::uint32_t set);
 
-  /// settings(), for whoever makes progress.
+  /// settings(), for the thread that makes progress.
   [[nodiscard]] const wire::RuntimeSettings& applied(const DriveLock& /*held*/) const {
     return applied_;
   }
@@ -98,26 +97,28 @@ class Submissions {
   /// Whether some are left.
   bool has_backlog(const DriveLock& lock);
 
-  /// The operations of a batch, and zeros where this rank has joined, into `batch`; how many
-  /// tensors and groups the batch has for all ranks.
+  /// Puts the operations of a batch into `batch`, with zeros if this rank has joined; returns how
+  /// many tensors and groups the batch has for all ranks.
   std::uint64_t find_batch(const DriveLock& lock, const wire::Schedule& schedule,
                            std::vector<OperationPtr>& batch);
-  /// The operation that an entry of the schedule is about; null if this rank has none.
+  /// The operation of an entry of the schedule; null if this rank has none.
   OperationPtr find_entry(const DriveLock& lock, std::uint32_t set, const wire::BatchEntry& entry);
-  /// Operations, which have their status and results, are done: they are their submitters' again.
+  /// Marks operations, which have their status and results, as done: their submitters own them
+  /// again.
   void finish(const DriveLock& lock, const std::vector<OperationPtr>& batch);
-  /// The same, and `batch` lets go of them: what nobody else holds is used again by retire().
+  /// The same, and releases them from `batch`: retire() reuses those without another owner.
   void finish_and_forget(const DriveLock& lock, std::vector<OperationPtr>& batch);
-  /// Lets go of what finish() was told.
+  /// Releases operations that finish() has marked.
   void forget(const DriveLock& lock, std::vector<OperationPtr>& batch);
-  /// The change of membership that an entry is about is done; `number`: its result.
+  /// The change of membership of this entry is done; `number`: its result.
   void finish_change(const DriveLock& lock, const wire::BatchEntry& entry, std::int64_t number);
   /// All ranks have joined: this one may submit to the whole job again.
   void end_join(const DriveLock& lock);
-  /// The coordinator gives the slot to another tensor once all ranks are past its eviction. What
-  /// this rank has announced by it and could not send yet goes by its description.
+  /// The coordinator gives the slot to another tensor once all ranks have passed its eviction. If
+  /// this rank has an announcement with the slot that is not sent yet, it is sent with the
+  /// description instead.
   void evict(const DriveLock& lock, wire::Slot slot);
-  /// Everything in flight fails with `status`, and so does everything submitted later.
+  /// Makes everything in flight, and everything submitted later, fail with `status`.
   void end(const DriveLock& lock, const Status& status);
 
  private:
@@ -129,7 +130,7 @@ class Submissions {
     operation->handle = next_handle_++;
     handles_.add(operation->handle, operation);
   }
-  /// Enters what comes with its memory and has no handle yet.
+  /// Enters a submission without giving it a handle.
   OperationPtr enter_without_handle(const TableLock& lock, Submission submission,
                                     wire::Slot& known_slot);
   OperationPtr enter_calling(const TableLock& lock, Submission submission, OnDone on_done,

@@ -9,19 +9,19 @@
 namespace hvdtune {
 namespace {
 
-// How long ranks may take to tell where they are.
+// How long ranks may take to send their stacks.
 constexpr Nanos kStackPatience = 2 * kSecond;
-// How long the coordinator may take for a look before the status does without: batches take long.
+// How long the status waits for the coordinator to read its messages: batches may take long.
 constexpr Nanos kLookPatience = 20 * kMillisecond;
 constexpr Nanos kLookPoll = 100 * kMicrosecond;
 
 }  // namespace
 
-/// What completes nothing wakes nobody: for the status, the coordinator is made to read it, unless
-/// it is in the middle of something.
+/// Announcements that complete nothing wake nobody. For the status, this makes the coordinator read
+/// them, unless it is busy.
 void JobAnswers::look_now() {
   const std::uint64_t looks = coordination_.looks();
-  // One that is under way may have read what has come since.
+  // A turn that is under way may have begun before the latest announcements arrived.
   const std::uint64_t enough = looks + (looks % 2 == 0 ? 2 : 3);
   job_.doorbell.ring(Urgency::kUrgent);
   const Nanos deadline = monotonic_now() + kLookPatience;
@@ -60,7 +60,7 @@ std::string JobAnswers::answer(std::string_view question) {
   if (question == "status") return status();
   constexpr std::string_view kStacks = "stacks";
   if (question.starts_with(kStacks)) return stacks_text(question.substr(kStacks.size()));
-  // What is no command gets no turn of the interpreter, for which training would have to wait.
+  // Only commands use the interpreter: other questions must not make training wait for it.
   constexpr std::string_view kCommands = "timeline-";
   if (command_ && question.starts_with(kCommands)) return command_(question);
   throw Error(ErrorKind::kInvalidArgument,

@@ -14,8 +14,8 @@
 
 namespace hvdtune {
 
-/// Rank 0: what the job says to other processes of its user that ask about it. Any thread may call
-/// any method; serve() before the others come.
+/// Rank 0: answers other processes of its user that ask about the job. Any thread may call any
+/// method; call serve() before the others.
 class JobAnswers {
  public:
   /// All references outlive it.
@@ -32,11 +32,11 @@ class JobAnswers {
   /// Engine::serve(); once.
   void serve(const std::string& name, std::string identity,
              std::function<std::string(std::string_view)> command);
-  /// Waits for an answer under way. Nobody can ask any more.
+  /// Waits for an answer under way; afterwards nobody can ask any more.
   void stop() {
     if (server_) server_->stop();
   }
-  /// As ControlServer::abandon().
+  /// See ControlServer::abandon().
   void abandon() const {
     if (server_) server_->abandon();
   }

@@ -22,13 +22,13 @@ bool StackQuery::start(std::uint64_t question) {
   try {
     thread_ = std::thread([this, question] { run(question); });
   } catch (const std::system_error&) {
-    under_way_ = false;  // the report does without
+    under_way_ = false;  // the report does not contain it
     return false;
   }
   return true;
 }
 
-/// On the query's thread.
+/// Runs on the query's thread.
 void StackQuery::run(std::uint64_t question) {
   std::unique_lock lock(mutex_);
   for (bool more = true; more;) {

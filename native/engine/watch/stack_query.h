@@ -10,8 +10,8 @@
 
 namespace hvdtune {
 
-/// Obtains this rank's Python stack on a thread of its own: that may have to wait for the
-/// interpreter, which must not hold up the engine. Any thread may call any method.
+/// Obtains this rank's Python stack on a separate thread, which may have to wait for the
+/// interpreter without delaying the engine. Any thread may call any method.
 class StackQuery {
  public:
   struct Answer {
@@ -19,23 +19,23 @@ class StackQuery {
     std::string text;
   };
 
-  /// `on_answer` is called on the query's thread when there is something to take.
+  /// The query's thread calls `on_answer` when there is an answer to take.
   explicit StackQuery(std::function<void()> on_answer) : on_answer_(std::move(on_answer)) {}
   ~StackQuery() { stop(); }
   StackQuery(const StackQuery&) = delete;
   StackQuery& operator=(const StackQuery&) = delete;
 
   void set_source(std::function<std::string()> source);
-  /// Returns at once. `question`: the answer's number. While an earlier query is under way, this
-  /// one comes behind it, in place of another that does: what the source says now may be older than
-  /// the question. False, and nothing happens, without a source, after stop(), or when there can
-  /// be no more threads.
+  /// Returns at once. `question`: the answer's number. If an earlier query is under way, this one
+  /// runs after it, because the earlier answer may be older than the question; it replaces another
+  /// waiting query. Returns false and does nothing without a source, after stop(), or if the system
+  /// refuses a thread.
   bool start(std::uint64_t question = 0);
   /// The newest answer, once.
   std::optional<Answer> take();
-  /// Waits for a query under way, so the caller must not hold what the source needs (the
-  /// interpreter's lock). A thread that asks for that lock while the interpreter is taken down
-  /// crashes the process, hence no query may outlive the job.
+  /// Waits for a query under way, so the caller must not hold the lock that the source needs (the
+  /// interpreter's). A thread that takes that lock while the interpreter shuts down crashes the
+  /// process, so no query may outlive the job.
   void stop();
 
  private:
@@ -45,7 +45,7 @@ class StackQuery {
   std::mutex mutex_;
   std::function<std::string()> source_;
   std::optional<Answer> answer_;
-  std::optional<std::uint64_t> next_;  // asked while a query is under way
+  std::optional<std::uint64_t> next_;  // question asked during a query
   bool stopped_ = false;
   bool under_way_ = false;
   std::thread thread_;

@@ -24,7 +24,7 @@ std::string message_of(char type, std::uint64_t question, std::string_view text)
 StackService::StackService(int rank, int size, Send send)
     : rank_(rank), size_(size), send_(std::move(send)), own_([this] { answer(); }) {}
 
-/// On the query's thread.
+/// Runs on the query's thread.
 void StackService::answer() {
   std::optional<StackQuery::Answer> answer = own_.take();
   if (!answer) return;
@@ -36,7 +36,7 @@ void StackService::answer() {
 void StackService::arrived(int rank, std::uint64_t question, std::string text) {
   {
     const std::lock_guard lock(mutex_);
-    if (question != question_) return;  // whoever asked it waits no longer
+    if (question != question_) return;  // its asker waits no longer
     answers_[rank] = std::move(text);
   }
   changed_.notify_all();
@@ -58,7 +58,7 @@ bool StackService::receive(int from, std::string_view message) {
       arrived(from, question, std::move(text));
     }
   } catch (const wire::DecodeError&) {
-    return true;  // one of ours all the same
+    return true;  // still a StackService's message
   }
   return true;
 }

@@ -14,11 +14,11 @@
 
 namespace hvdtune {
 
-/// Ranks' Python stacks on demand, by way of the watch's connections: also of ranks that are in the
-/// middle of an operation, and when rank 0's engine does not run.
+/// Ranks' Python stacks on demand, over the watch's connections: even of ranks in the middle of an
+/// operation, and if rank 0's engine does not run.
 ///
-/// set_source() and stop() as in StackQuery; receive() is called by the watch's thread, ask() by
-/// any.
+/// set_source() and stop() as in StackQuery; the watch's thread calls receive(), any thread may
+/// call ask().
 class StackService {
  public:
   using Send = std::function<bool(int rank, std::string_view message)>;
@@ -26,11 +26,11 @@ class StackService {
   StackService(int rank, int size, Send send);
 
   void set_source(std::function<std::string()> source) { own_.set_source(std::move(source)); }
-  /// False when the message is none of a StackService.
+  /// False if the message is not from a StackService.
   bool receive(int from, std::string_view message);
-  /// Rank 0: the stacks of these ranks, waiting until `deadline` at most. Who has not answered by
-  /// then is missing from the result. What comes later is no answer to the next question: each has
-  /// a number.
+  /// Rank 0: the stacks of these ranks; waits until `deadline` at most. Ranks that have not
+  /// answered by then are missing from the result. Later answers are discarded, since questions
+  /// have numbers.
   std::map<int, std::string> ask(const std::vector<int>& ranks, Nanos deadline);
   void stop() { own_.stop(); }
 

@@ -12,9 +12,9 @@
 
 namespace hvdtune {
 
-/// What this rank says if it is kept waiting and the coordinator's stall check (StallWatch) cannot
-/// see it: all ranks have announced, or rank 0, which checks, may be the one that waits. Ends the
-/// job if that lasts longer than the user allows. Any thread may call any method.
+/// Reports a wait of this rank that the coordinator's stall check (StallWatch) cannot see: because
+/// all ranks have announced, or because rank 0 itself may be stuck. Ends the job if the wait lasts
+/// longer than the user allows. Any thread may call any method.
 class StallReports {
  public:
   /// All references outlive it.
@@ -23,13 +23,13 @@ class StallReports {
 
   [[nodiscard]] const StallOptions& limits() const { return limits_; }
 
-  /// This rank waits for `ranks` in the middle of `batch`; null: of a change of what batches run
-  /// on.
+  /// This rank waits for `ranks` in the middle of `batch`; null: in the middle of a change of
+  /// settings or process sets.
   void absence(const std::vector<OperationPtr>* batch, const std::vector<int>& ranks, Nanos waited);
-  /// Its GPU is not done with a batch of so many tensors. Which rank that waits for a GPU does not
-  /// tell.
+  /// Its GPU is not done with a batch of `tensors` tensors. The GPU does not say which rank it
+  /// waits for.
   void slow_gpu(const std::string& first_name, std::uint64_t tensors, Nanos waited);
-  /// Rank 0 has not looked for stalls since then, while this rank waits for operations.
+  /// Rank 0 has not checked for stalls for `waited`, while this rank waits for operations.
   void silence(std::vector<std::string> names, Nanos waited);
 
  private:

@@ -43,11 +43,11 @@ void Watch::stop() {
   stack_query_.stop();
   stacks_.stop();
   liveness_.stop();
-  record_clock();  // what the watch had no turn for any more
+  record_clock();  // readings that the watch has not recorded yet
 }
 
 void Watch::disconnect() {
-  liveness_.stop();  // it sends by the bridge
+  liveness_.stop();  // it sends through the bridge
   job_.bridge = nullptr;
   bridge_.reset();
 }
@@ -59,17 +59,17 @@ void Watch::set_stack_source(std::function<std::string()> source) {
 
 // ---- messages -----------------------------------------------------------------------------------
 
-/// To rank 0 from another one, or from rank 0. Any thread.
+/// Sends to rank 0 from another rank, or from rank 0 to another. Any thread.
 bool Watch::send(int rank, std::string_view message) {
   if (job_.is_coordinator()) {
     return job_.session.is_here(rank) ? liveness_.send(rank, message)
                                       : bridge_->send(rank, message);
   }
-  // On another host than rank 0's, by way of the leader.
+  // On another host than rank 0's, through the leader.
   return bridge_ ? bridge_->send(job_.rank, message) : liveness_.send(job_.session.leader, message);
 }
 
-/// What comes from a rank of this host: for this one, or, to its leader, for rank 0.
+/// A message from a rank of this host: for this rank, or, if this is a leader, for rank 0.
 void Watch::hear(int rank, std::string_view message) {
   if (bridge_ && !job_.is_coordinator()) {
     bridge_->send(rank, message);
@@ -78,7 +78,7 @@ void Watch::hear(int rank, std::string_view message) {
   }
 }
 
-/// `from`: on other ranks, all comes from rank 0.
+/// `from`: on ranks other than 0, always rank 0.
 void Watch::take(int from, std::string_view message) {
   const int rank = job_.is_coordinator() ? from : 0;
   if (stacks_.receive(rank, message)) return;
@@ -88,7 +88,7 @@ void Watch::take(int from, std::string_view message) {
 // ---- the watch's thread -------------------------------------------------------------------------
 
 void Watch::on_peer_death(int rank) {
-  // A rank may go once it has read the end of the schedule. Before, others may still need it.
+  // A rank may leave once it has read the end of the schedule. Before, others may still need it.
   const std::uint64_t end = job_.arena.end_position().load();
   if (end != 0 && schedule_.passed(rank, end)) return;
   const PeerInfo& peer = job_.session.peers[static_cast<std::size_t>(rank)];
@@ -103,7 +103,7 @@ Nanos Watch::turn(Nanos now) {
   return next;
 }
 
-/// What is known of the clock goes into the recording.
+/// Writes new clock readings into the recording.
 void Watch::record_clock() {
   if (!recorder_.active()) return;
   for (const ClockReading& reading : clock_.readings(recorded_readings_)) {
@@ -112,8 +112,8 @@ void Watch::record_clock() {
   }
 }
 
-/// Rank 0 looks for stalls, twice a warning period; that it does not run, or not get there, only
-/// the others can see. One of them, of those that wait for something, says so.
+/// Rank 0 checks for stalls twice per warning period. If it does not run, or is stuck before the
+/// check, only the others can see that. One of the ranks that wait for an operation reports it.
 Nanos Watch::check_coordinator(Nanos now) {
   const StallOptions& limits = reports_.limits();
   if (job_.is_coordinator() || submissions_.over() || limits.patience() == 0) return kForever;
@@ -129,7 +129,7 @@ Nanos Watch::check_coordinator(Nanos now) {
     silence_reported_ = 0;
     return next_silence_check_;
   }
-  // A look that it was about to take may have come late, too.
+  // A check that was due may just be late.
   if (now - silent_since_ < limits.warning + limits.warning / 2) return next_silence_check_;
   if (silence_reported_ != 0 && now - silence_reported_ < limits.warning) {
     return next_silence_check_;
@@ -156,7 +156,7 @@ bool Watch::stop_clock(Nanos deadline) {
   const std::size_t before = clock_.readings().size();
   clock_.stop();
   liveness_.wake();
-  // When the job is over, nobody may be left to answer, and the watch may have gone.
+  // When the job is over, there may be nobody left to answer, and the watch may have ended.
   while (clock_.pending() && !submissions_.over() && monotonic_now() < deadline) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

@@ -19,27 +19,28 @@
 
 namespace hvdtune {
 
-/// What goes on between ranks besides operations: who has died, whether rank 0 still runs, how far
-/// clocks are apart, where Python is. Works on threads of its own, also while the engine is in the
-/// middle of an operation. Any thread may call any method but start(), stop() and disconnect().
+/// Everything between ranks besides operations: notices dead ranks and a stopped rank 0, compares
+/// clocks, fetches Python stacks. Uses its own threads, so it works even while the engine is in the
+/// middle of an operation. Any thread may call any method except start(), stop() and disconnect().
 class Watch {
  public:
-  /// `fanout`: see HostTree; `clock_shift` is added to this rank's clock. Starts nothing, but
-  /// `job.bridge` is there from now on. All references outlive it.
+  /// `fanout`: see HostTree; `clock_shift` is added to this rank's clock. Starts nothing, but sets
+  /// `job.bridge`. All references outlive it.
   Watch(Job& job, Submissions& submissions, Recorder& recorder, StallReports& reports, int fanout,
         Nanos clock_shift);
-  /// As disconnect().
+  /// Calls disconnect().
   ~Watch() { disconnect(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
   void start();
-  /// At the end of the job; waits for a call of the stack source to return. The bridge goes on.
+  /// Call it at the end of the job; waits for a call of the stack source to return. The bridge goes
+  /// on.
   void stop();
   /// Ends its threads at once, and the bridge.
   void disconnect();
 
-  /// Engine's methods of these names.
+  /// See Engine's methods of the same names.
   void set_stack_source(std::function<std::string()> source);
   void start_clock();
   bool stop_clock(Nanos deadline);
@@ -47,7 +48,7 @@ class Watch {
     return clock_.readings(skip);
   }
 
-  /// This rank's Python stack, for what the schedule asks.
+  /// This rank's Python stack, for queries in the schedule.
   StackQuery& stack_query() { return stack_query_; }
   /// Rank 0: all ranks' Python stacks.
   StackService& stacks() { return stacks_; }
@@ -76,7 +77,7 @@ class Watch {
   Nanos silence_reported_ = 0;
   Nanos next_silence_check_ = 0;
   LivenessWatch liveness_;
-  std::optional<Bridge> bridge_;  // of leaders, if there are several hosts
+  std::optional<Bridge> bridge_;  // on leaders, if there are several hosts
 };
 
 }  // namespace hvdtune

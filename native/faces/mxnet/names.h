@@ -7,18 +7,19 @@
 
 namespace hvdtune::faces::mxnet {
 
-/// What this process knows of a name: its last operation in MXNet's engine, until that is complete.
+/// This process's record of a name: its last operation in MXNet's engine, until that is complete.
 ///
-/// Operations that use one array run one after the other, so they may have one name. Of others,
-/// nobody could know which of them another rank means. Any thread may call any function.
+/// Operations that use the same array run one after the other, so they may have the same name. With
+/// other operations of one name, it would be ambiguous which of them another rank means. Any thread
+/// may call any function.
 namespace names {
 
-/// `operation` stands for the operation until leave(). `memory`: of its arrays, and of those that
-/// keep it apart from others with its name.
-/// Throws Error(kInvalidArgument) if an operation without any of this memory has the name.
+/// `operation` identifies the operation until leave(). `memory`: of its arrays, and of arrays that
+/// order it with others of its name. Throws Error(kInvalidArgument) if an operation without any of
+/// this memory has the name.
 void enter(const std::string& name, std::uint32_t process_set, const void* operation,
            std::span<void* const> memory);
-/// Nothing if the operation does not have the name any more.
+/// Does nothing if the operation does not have the name any more.
 void leave(const std::string& name, std::uint32_t process_set, const void* operation);
 
 }  // namespace names

@@ -32,11 +32,11 @@ struct Context {
 constexpr int kCpu = 1;
 constexpr int kGpu = 2;
 constexpr int kDense = 0;
-/// FnProperty: MXNet calls it in the thread that pushes it if its inputs are computed, so no other
-/// thread has to be woken for it; otherwise in the thread that computes them.
+/// FnProperty: if the inputs are computed, MXNet calls the operation in the thread that pushes it,
+/// so no other thread must be woken; otherwise in the thread that computes them.
 constexpr int kAsync = 4;
 
-/// What MXNet calls when its dependencies are met, with an OnComplete.
+/// MXNet calls it, with an OnComplete, when the dependencies are met.
 using Run = void (*)(void* run_context, void* on_complete, void* argument);
 using Delete = void (*)(void* argument);
 
@@ -48,7 +48,7 @@ struct OnComplete {
 
   void operator()(const Status& status) const {
     if (status.ok()) return call(engine, argument, nullptr);
-    // A dmlc::Error adds nothing to what it is derived from.
+    // A dmlc::Error adds nothing to its base class.
     const std::runtime_error error(status.text);
     call(engine, argument, &error);
   }
@@ -72,14 +72,14 @@ struct DlManaged {
   void (*let_go)(DlManaged*);
 };
 
-/// An NDArray that a function of MXNet returns by value, in more room than it takes.
+/// An NDArray that a function of MXNet returns by value, in more memory than it needs.
 struct alignas(std::max_align_t) ReturnedArray {
   ~ReturnedArray() {}  // NOLINT(modernize-use-equals-default): returned in memory, as theirs
   std::array<std::byte, 1024> room;
 };
 
-// Result, symbol, parameters. The first are C functions; NDArray's own, of a build with oneDNN, are
-// missing in others, whose arrays have one layout only.
+// Result, symbol, parameters. The first are C functions. The methods of NDArray exist only in
+// builds with oneDNN; without it, arrays have only one layout.
 #define HVDTUNE_MXNET_FUNCTIONS(FUNCTION)                                                    \
   FUNCTION(const char*, MXGetLastError, ())                                                  \
   FUNCTION(int, MXEnginePushAsyncND,                                                         \
@@ -164,7 +164,7 @@ wire::TensorSpec describe(void* array, const std::string& name) {
 }
 
 /// The values' address, or null if they have one of oneDNN's layouts. Unlike MXNDArrayGetData it
-/// never waits, which would be for ever in MXNet's own thread.
+/// never waits: in MXNet's own thread a wait would never end.
 void* plain_data(void* array) {
   DlManaged* managed = nullptr;
   if (mx.MXNDArrayToDLPack(array, &managed) != 0) {
@@ -190,14 +190,14 @@ class Call {
     in_flight_.fetch_add(1);
   }
 
-  ~Call() { end(); }  // also if MXNet does not run it, as an input has failed
+  ~Call() { end(); }  // even if MXNet does not run it because an input has failed
 
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
   /// Throws if the name is in flight. `tied`: further arrays for that, see push().
   void take_name(std::span<void* const> tied) {
-    if (!request_.cacheable) return;  // a number of its own
+    if (!request_.cacheable) return;  // automatic names are unique
     std::vector<void*> memory;
     for (const Array& array : inputs_) memory.push_back(memory_of(array.get()));
     for (const Array& array : outputs_) memory.push_back(memory_of(array.get()));
@@ -233,8 +233,8 @@ class Call {
         end();
         done(operation->status);
       };
-      // A program that reads each result before it asks for more has one operation in flight. Its
-      // thread waits here instead: MXNet would wake two others for that.
+      // A program that reads each result before the next operation has one operation in flight. Its
+      // thread waits here instead, since MXNet would have to wake two others for it.
       if (pushed_ == this && in_flight_.load() == 1) {
         engine->submit_blocking(submission(), on_done);
       } else {
@@ -250,7 +250,7 @@ class Call {
     done(refused);
   }
 
-  /// Before anybody can learn that it is complete, and ask for the next one.
+  /// Call it before anybody can see that the operation is complete, and request the next one.
   void end() {
     if (std::exchange(ended_, true)) return;
     if (!name_.empty()) names::leave(name_, set_, this);
@@ -303,7 +303,7 @@ void run_mark(void* /*run_context*/, void* on_complete, void* /*argument*/) {
   done(Status());
 }
 
-/// MXNet would let an operation that writes two arrays of one memory wait for itself.
+/// In MXNet, an operation that writes two arrays of the same memory would wait for itself.
 void refuse_shared_memory(const std::string& name, std::span<void* const> outputs) {
   std::vector<void*> memory;
   memory.reserve(outputs.size());

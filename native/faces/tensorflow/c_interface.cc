@@ -11,8 +11,9 @@ namespace {
 
 CInterface found;
 
-// It takes a std::function<void()> by value: as libstdc++ mangles it. A TensorFlow that was built
-// with another C++ library has no such symbol, and its functions look different in memory.
+// A function that takes a std::function<void()> by value, as libstdc++ mangles it. A TensorFlow
+// built with another C++ library does not have this symbol, and its std::function has another
+// layout.
 constexpr const char* kSameStdFunction =
     "_ZN10tensorflow16ThreadPoolDevice12ComputeAsyncEPNS_13AsyncOpKernelEPNS_15OpKernelContextE"
     "St8functionIFvvEE";

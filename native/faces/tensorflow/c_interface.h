@@ -1,6 +1,7 @@
-// TensorFlow's C interface, as far as operations and their kernels need it: declared here, found in
-// the library that the process has loaded, so that one binary goes with every TensorFlow.
-// Source: tensorflow/c/{ops,kernels,tf_status,tf_tensor,tf_datatype}.h of TensorFlow 2.19 to 2.21.
+// The part of TensorFlow's C interface that operations and their kernels need. It is declared here,
+// and its functions are found in the library that the process has loaded, so that one binary works
+// with every TensorFlow. Source: tensorflow/c/{ops,kernels,tf_status,tf_tensor,tf_datatype}.h of
+// TensorFlow 2.19 to 2.21.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 #include <string>
 
 extern "C" {
-// TensorFlow's own types, of which only pointers are known here.
+// TensorFlow's own types; only pointers to them are used here.
 struct TF_Status;
 struct TF_Tensor;
 struct TF_OpDefinitionBuilder;
@@ -129,22 +130,22 @@ struct CInterface {
 #undef HVDTUNE_DECLARE
 };
 
-/// Looks for all of it in the library at `path`, which the process must have loaded. Throws
-/// Error(kInvalidArgument), with the names of what it lacks, if it is not all there. The first call
-/// counts; one thread at a time.
+/// Finds all functions in the library at `path`, which the process must have loaded. Throws
+/// Error(kInvalidArgument) with the names of missing functions. Only the first call counts; one
+/// thread at a time.
 void find_c_interface(const std::string& path);
 
-/// What find_c_interface() has found.
+/// The functions that find_c_interface() has found.
 [[nodiscard]] const CInterface& tf();
 
-/// A kernel's way to say that it is done, which it may do after it has returned, on any thread.
+/// A kernel calls it when it is done, perhaps after it has returned, on any thread.
 using Done = std::function<void()>;
-/// Takes it out of what TensorFlow passes. TensorFlow's C interface passes the address of a
-/// std::function that lives until the kernel returns; find_c_interface() has seen that it is this
-/// compiler's std::function.
+/// Copies it from TensorFlow's argument. TensorFlow's C interface passes the address of a
+/// std::function that exists until the kernel returns; find_c_interface() has checked that it is
+/// this compiler's std::function.
 [[nodiscard]] Done take_done(TF_AsyncOpKernelDoneCallback* callback);
 
-/// A TF_Status of its own, in kOk.
+/// Owns a TF_Status, initially kOk.
 class TfStatus {
  public:
   TfStatus() : status_(tf().NewStatus()) {}

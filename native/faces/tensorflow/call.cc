@@ -67,7 +67,7 @@ Call::Tensor Call::input(int index, const TfStatus& status) {
   return Tensor(tensor);
 }
 
-/// The tensor of an index, and where its result goes if it is known.
+/// Adds the tensor of an index, and the memory of its result if its shape is known.
 void Call::add_tensor(int index, const TfStatus& status, Submission& submission) {
   Tensor tensor = input(index, status);
   const int type = tf().TensorType(tensor.get());
@@ -76,8 +76,8 @@ void Call::add_tensor(int index, const TfStatus& status, Submission& submission)
   TensorMemory memory{tf().TensorData(tensor.get()), nullptr};
   types_.push_back(type);
   if (has_shape_of_input(node_.kind)) {
-    // The context holds the input until the kernel is done; a second holder would forbid that the
-    // output takes its place.
+    // The context holds the input until the kernel is done; a second holder would prevent the
+    // output from reusing its memory.
     tensor.reset();
     int forwarded = -1;
     const Tensor output(
@@ -123,7 +123,7 @@ Submission Call::submission(Engine& engine, const std::string& name) {
   request.tensors.reserve(count);
   submission.memory.reserve(count);
   types_.reserve(count);
-  const TfStatus status;  // for all: each would take memory
+  const TfStatus status;  // one for all: each would allocate memory
   for (int index = 0; index < tensors; ++index) add_tensor(index, status, submission);
   if (node_.kind == OpKind::kAlltoall) {
     submission.splits = splits(engine, request.tensors.front());
@@ -178,7 +178,7 @@ void Call::deliver(Operation& operation) {
 void Call::fail(const Status& status) {
   inputs_.clear();
   const int code = code_of(status.kind);
-  // Whoever starts training over knows a failed operation by this.
+  // Code that restarts training recognises a failed operation by this.
   const bool lost = code == kUnknown || code == kAborted;
   TfStatus reason;
   reason.set(code, lost ? node_.type + ": " + status.text : status.text);

@@ -12,17 +12,17 @@
 
 namespace hvdtune::faces::tensorflow {
 
-/// The code of TensorFlow's by which programs, Horovod's elastic loop among them, know what went
-/// wrong.
+/// TensorFlow's code of an error, from which programs, such as Horovod's elastic loop, recognise
+/// it.
 [[nodiscard]] int code_of(ErrorKind kind);
 
-/// What one node of a graph asks for whenever it runs; in eager mode, all calls with the same
-/// attributes.
+/// The request of a node of a graph, made whenever it runs; in eager mode, of all calls with the
+/// same attributes.
 struct Node {
   OpKind kind = OpKind::kAllreduce;
   bool grouped = false;
   std::string type;  ///< of the operation
-  std::string name;  ///< on the wire; empty: eager mode, and nobody has given it one
+  std::string name;  ///< on the wire; empty: eager mode, and the user gave none
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -30,16 +30,17 @@ struct Node {
   std::uint32_t process_set = 0;
 };
 
-/// One run of a node: its tensors become a submission, what came of it its outputs.
+/// One run of a node: turns its tensors into a submission, and the results into its outputs.
 class Call {
  public:
-  /// `node` and `context` live until the kernel is done.
+  /// `node` and `context` must exist until the kernel is done.
   Call(const Node& node, TF_OpKernelContext* context) : node_(node), context_(context) {}
 
-  /// Takes the inputs; allocates the outputs whose shape is known, in place of inputs where
-  /// TensorFlow allows it. Throws Error(kInvalidArgument). Once.
+  /// Takes the inputs; allocates the outputs whose shape is known, in place of inputs if TensorFlow
+  /// allows it. Throws Error(kInvalidArgument). Once.
   Submission submission(Engine& engine, const std::string& name);
-  /// Hands the results over, or the error: the kernel may say that it is done. Once.
+  /// Gives TensorFlow the results, or the error; afterwards the kernel may say that it is done.
+  /// Once.
   void deliver(Operation& operation);
   void fail(const Status& status);
 

@@ -1,7 +1,7 @@
-// What the operations do. In graphs, a kernel returns at once unless its operation is the only one
-// in flight, and is done when the engine calls: all that are ready are in flight together, in
-// whatever order TensorFlow starts them. In eager mode they wait, in the caller's thread, which
-// then makes the engine's progress itself.
+// The kernels of the operations. In graphs, a kernel returns at once unless its operation is the
+// only one in flight, and is done when the engine calls back: all ready operations are in flight
+// together, in whatever order TensorFlow starts them. In eager mode kernels wait, in the caller's
+// thread, which then makes the engine's progress itself.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,10 +19,10 @@
 namespace hvdtune::faces::tensorflow {
 namespace {
 
-/// Behind the name of an operation's type: in eager mode, where it is also the node's name.
+/// Suffix of an operation type's name for eager mode. There, the type is also the node's name.
 constexpr std::string_view kEager = "Eager";
 
-// ---- what a node asks for -----------------------------------------------------------------------
+// ---- a node's request ---------------------------------------------------------------------------
 
 /// Attributes of a node that is being made.
 class Attributes {
@@ -134,10 +134,10 @@ void delete_object(void* object) {
 
 // ---- graphs -------------------------------------------------------------------------------------
 
-// Iterations of a loop that run side by side have names of their own, which come again.
+// Iterations of a loop that run in parallel have different names, which are reused.
 constexpr std::int64_t kNamesOfIterations = 64;
 
-/// What ranks know a run by: the same iteration on all of them.
+/// The name of a run, the same for the same iteration on all ranks.
 std::string name_of_run(const Node& node, TF_OpKernelContext* context) {
   const std::int64_t iteration = tf().GetIterId(context);
   if (iteration <= 0) return node.name;
@@ -152,15 +152,14 @@ class Run {
     in_flight_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  /// What the node asks for.
+  /// The node's submission.
   Submission submission(Engine& engine, const std::string& name) {
     return call_.submission(engine, name);
   }
   /// Whether no other run is under way.
   [[nodiscard]] static bool alone() { return in_flight_.load(std::memory_order_relaxed) == 1; }
-  /// Whether this thread is telling TensorFlow that a run is done. TensorFlow may start what
-  /// follows in that call: if kernels there waited, a chain would fill the stack, or hold up the
-  /// engine.
+  /// Whether this thread is telling TensorFlow that a run is done. TensorFlow may start the next
+  /// kernels in that call: if they waited, a chain would fill the stack, or block the engine.
   [[nodiscard]] static bool ends_here() { return ends_here_; }
 
   void deliver(Operation& operation) {
@@ -173,7 +172,7 @@ class Run {
   }
 
  private:
-  /// Afterwards the context is nobody's, and the next run of a chain may have begun.
+  /// Afterwards the context must not be used, and the next run of a chain may have begun.
   void end() {
     in_flight_.fetch_sub(1, std::memory_order_relaxed);
     const bool outer = std::exchange(ends_here_, true);
@@ -197,10 +196,9 @@ void run_in_graph(void* kernel, TF_OpKernelContext* context,
     const std::shared_ptr<Engine> engine = running_engine();
     Submission submission = run->submission(*engine, name_of_run(node, context));
     const OnDone on_done = [run](const OperationPtr& operation) { run->deliver(*operation); };
-    // In a chain nothing is under way but this, and on the other ranks, too. Then this thread of
-    // TensorFlow's waits for them, for half a millisecond unless a batch is in its way: the end
-    // comes without waking the engine's thread, and without that one waking a thread of
-    // TensorFlow's again.
+    // In a chain nothing else is under way, neither here nor on the other ranks. Then this thread
+    // of TensorFlow waits for them, for half a millisecond unless it has to execute a batch first:
+    // this way the engine's thread need not be woken, nor wake a thread of TensorFlow in turn.
     if (Run::alone() && !Run::ends_here()) {
       engine->submit_blocking(std::move(submission), on_done);
     } else {
@@ -222,8 +220,8 @@ void run_at_once(void* kernel, TF_OpKernelContext* context) {
   Call call(node, context);
   try {
     const std::shared_ptr<Engine> engine = running_engine();
-    // Calls without a name all have this one: two at the same time are refused, as nobody could
-    // know which of them another rank means.
+    // All calls without a name use this one. Two at the same time are refused, because it would be
+    // ambiguous which of them another rank means.
     const std::string& name = node.name.empty() ? node.type : node.name;
     const std::int64_t handle = engine->submit_blocking(call.submission(*engine, name));
     engine->wait(handle, kForever);

@@ -26,7 +26,7 @@ class Shape {
   TF_ShapeHandle* const handle_;
 };
 
-/// Every output is as its input.
+/// Every output has its input's shape.
 void as_the_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   const std::int64_t inputs = tf().ShapeInferenceContextNumInputs(context);
   const Shape shape;
@@ -37,7 +37,7 @@ void as_the_inputs(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-/// An output has the dimensions of its input but the first, which is unknown.
+/// An output has the dimensions of its input except the first, which is unknown.
 void set_any_rows(TF_ShapeInferenceContext* context, int index, TF_Status* status) {
   const Shape input;
   tf().ShapeInferenceContextGetInput(context, index, input, status);
@@ -66,7 +66,7 @@ void with_any_rows(TF_ShapeInferenceContext* context, TF_Status* status) {
   for (int i = 0; i < inputs && tf().GetCode(status) == kOk; ++i) set_any_rows(context, i, status);
 }
 
-/// Alltoall: the rows received, and how many came from whom.
+/// Alltoall: the received rows, and the number from each rank.
 void of_alltoall(TF_ShapeInferenceContext* context, TF_Status* status) {
   set_any_rows(context, 0, status);
   if (tf().GetCode(status) != kOk) return;
@@ -95,7 +95,7 @@ void define(const std::string& type, const Interface& interface, ShapeFunction s
   }
   for (const char* input : interface.inputs) tf().OpDefinitionBuilderAddInput(builder, input);
   for (const char* output : interface.outputs) tf().OpDefinitionBuilderAddOutput(builder, output);
-  // What TensorFlow must not merge, fold or leave out.
+  // TensorFlow must not merge, fold or omit a stateful operation.
   tf().OpDefinitionBuilderSetIsStateful(builder, true);
   tf().OpDefinitionBuilderSetShapeInferenceFunction(builder, shapes);
   const TfStatus status;
@@ -118,7 +118,7 @@ void define_operation_types() {
   constexpr const char* kPostscale = "postscale_factor: float";
   constexpr const char* kScope = "ignore_name_scope: bool = false";
   constexpr const char* kSet = "process_set_id: int = 0";
-  // In eager mode a kernel does not hear of its node's name.
+  // In eager mode a kernel does not know its node's name.
   constexpr const char* kName = "tensor_name: string = ''";
   define_collective("HorovodAllreduce",
                     {{one_type.c_str(), kReduceOp, kPrescale, kPostscale, kScope, kSet, kName},

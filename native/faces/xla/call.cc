@@ -15,10 +15,10 @@ namespace {
 
 constexpr Nanos kLongWait = 3600 * kSecond;
 
-/// A program outlives a job: the next one may have other ranks.
+/// A compiled program may outlive a job, and the next job may have other ranks.
 void check_place(Engine& engine, const Call& call) {
   const auto [index, members] = engine.place_in_set(call.process_set());
-  if (index < 0) return;  // the engine says why
+  if (index < 0) return;  // the engine reports why
   if (members == call.number(kCallMembers) && index == call.number(kCallIndex)) return;
   refuse_call(
       "tensor " + std::string(call.name) + ": the program was compiled for rank " +
@@ -28,7 +28,8 @@ void check_place(Engine& engine, const Call& call) {
       "anew (with JAX: jax.clear_caches())");
 }
 
-/// Waits for an operation. `results`: those of its tensors, for what the engine has allocated.
+/// Waits for an operation. `results`: of its tensors; results that the engine has allocated are
+/// copied there.
 void finish(Engine& engine, std::int64_t handle, const Call& call, std::span<const Tensor> results,
             std::size_t first) {
   if (engine.retire(handle)) return;
@@ -101,7 +102,7 @@ void run_group(Engine& engine, const Call& call, std::span<const Tensor> tensors
   finish(engine, engine.submit_blocking(std::move(group)), call, results, 0);
 }
 
-/// Each tensor as an operation of its own; all are under way before the first is waited for.
+/// Each tensor as a separate operation; submits all before it waits for the first.
 void run_each(Engine& engine, const Call& call, std::span<const Tensor> tensors,
               std::span<const Tensor> results) {
   std::vector<std::int64_t> handles;
@@ -119,7 +120,7 @@ void run_each(Engine& engine, const Call& call, std::span<const Tensor> tensors,
   } catch (const std::exception& error) {
     first_error = {ErrorKind::kInvalidArgument, error.what()};
   }
-  // All of them, whatever happens: their memory is XLA's as soon as this returns.
+  // Wait for all, whatever happens: XLA owns their memory again as soon as this returns.
   for (std::size_t i = 0; i < handles.size(); ++i) {
     try {
       finish(engine, handles[i], call, results, i);

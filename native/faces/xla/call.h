@@ -12,25 +12,26 @@
 
 namespace hvdtune::faces::xla {
 
-/// Places in what a custom call is compiled with, its `numbers`.
+/// Indices of the `numbers` that a custom call is compiled with.
 enum CallNumber : int {
   kCallKind,
   kCallReduceOp,
   kCallRoot,
   kCallProcessSet,
   kCallGrouped,
-  kCallMembers,  ///< of the process set, for which the shapes were made
+  kCallMembers,  ///< size of the process set for which the shapes were computed
   kCallIndex,    ///< of this rank among them
-  kCallEqual,    ///< every member brings as many rows as this rank
+  kCallEqual,    ///< every member has as many rows as this rank
   kCallNumbers
 };
 
-/// What a custom call for a collective is compiled with; borrowed from whoever calls.
+/// The parameters that a custom call for a collective is compiled with; the caller owns their
+/// memory.
 struct Call {
-  std::string_view name;  ///< as all ranks know it; of several tensors that are no group each has a
+  std::string_view name;  ///< as all ranks know it; several tensors that are no group each get a
                           ///< number behind it
   std::span<const std::int64_t> numbers;
-  std::span<const double> factors;         ///< what is multiplied before and after a reduction
+  std::span<const double> factors;         ///< multiplied before and after a reduction
   std::span<const std::int64_t> splits;    ///< alltoall only: rows for each member,
   std::span<const std::int64_t> received;  ///< … and from each; empty: equal parts
 
@@ -58,13 +59,13 @@ struct Tensor {
 
 [[noreturn]] void refuse_call(const std::string& text);
 
-/// Submits the tensors to the engine that runs, and returns when the results are there. Throws
-/// Error, with the engine's text; also where an allgather, alltoall or reducescatter has other
-/// results than the program was compiled with.
+/// Submits the tensors to the running engine, and returns when the results are complete. Throws
+/// Error with the engine's text; also if an allgather, alltoall or reducescatter has results of
+/// other shapes than the program was compiled with.
 void run_call(const Call& call, std::span<const Tensor> tensors, std::span<const Tensor> results);
 
-/// What XLA is told of an error. Whoever starts training over knows an operation that failed with
-/// its job by what the text begins with.
+/// The text of an error for XLA. Code that restarts training recognises an operation that failed
+/// with its job by the beginning of the text.
 [[nodiscard]] std::string text_of(const Error& error);
 /// Whether the error is the end of the job, and not a mistake of the program.
 [[nodiscard]] bool ends_job(ErrorKind kind);

@@ -61,7 +61,7 @@ DType dtype_of(FfiDataType type) {
     case kFfiBf16:
       return DType::kBfloat16;
     default:
-      refuse_call("XLA's data type " + std::to_string(type) + " is none that hvdtune knows");
+      refuse_call("XLA's data type " + std::to_string(type) + " is not supported by hvdtune");
   }
 }
 

@@ -1,8 +1,8 @@
-// The part of XLA's FFI that a custom call of ours uses: a C interface, whose structs are declared
-// here with the names of their fields there, so that nothing is compiled against XLA.
+// The part of XLA's FFI that hvdtune's custom call uses: a C interface, whose structs are declared
+// here with XLA's field names, so that nothing is compiled against XLA.
 //
-// A runtime takes handlers of its own version of the interface and of older ones. Everything below
-// has been there since version 0.1, and has had this layout in every version since.
+// A runtime accepts handlers of its own version of the interface and of older ones. Everything
+// below has existed since version 0.1, and has had this layout in every version since.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct FfiVersion {
   int minor_version;
 };
 
-/// What a runtime asks of a handler before it calls it.
+/// Data that a runtime requests from a handler before it calls it.
 struct FfiMetadata {
   std::size_t struct_size;
   FfiVersion api_version;
@@ -45,7 +45,7 @@ struct FfiMetadataExtension {
   FfiMetadata* metadata;
 };
 
-/// Those of absl::StatusCode.
+/// The codes of absl::StatusCode.
 enum FfiErrorCode : int {
   kFfiInvalidArgument = 3,
   kFfiFailedPrecondition = 9,

@@ -38,7 +38,7 @@ class Words {
     return number;
   }
 
-  /// A length, which a text of this size can be followed by.
+  /// A length, at most the size of the remaining text.
   std::size_t count() {
     const auto number = next<std::size_t>();
     if (number > rest_.size()) refuse_call("hvdtune's custom call has a damaged text");
@@ -103,7 +103,7 @@ void with_status(void* status, Run&& run) {
   }
 }
 
-/// Whether XLA's status looks in memory as ours does: XLA exports only what reads it.
+/// Whether XLA's status has the layout of ours: XLA exports only the function that reads it.
 bool reads_failures(std::optional<std::string_view> (*message_of)(const void*)) {
   const Failure none;
   const Failure some = "a text that is too long to be kept in the object itself";

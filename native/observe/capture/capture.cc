@@ -13,12 +13,13 @@
 namespace hvdtune::capture {
 namespace {
 
-/// Texts told apart; beyond that they are written once more.
+/// The most texts that are remembered; others are written again.
 constexpr std::size_t kMaxTexts = 4096;
 constexpr std::size_t kLongestRecurring = 256;
 constexpr std::size_t kLongestText = 16 << 10;
 
-/// Reading what CPUs did takes system calls: so often at most, whatever short steps there are.
+/// Shortest time between two readings of CPU times, which take system calls, even if steps are
+/// shorter.
 constexpr Nanos kCpuPeriod = 10 * kMillisecond;
 /// Names of its counters.
 constexpr std::string_view kCpusUsed = "CPUs in use";
@@ -75,7 +76,7 @@ std::string Capture::start(const Options& options) {
   return {};
 }
 
-/// Memory for a new file that nobody uses any more; which of files_.
+/// Prepares memory for a new file that nobody else uses; returns its index in files_.
 std::size_t Capture::prepare(const Options& options) {
   std::array<std::shared_ptr<Writer>, 2> writers;
   std::size_t next = 0;
@@ -138,7 +139,7 @@ void Capture::begin(Nanos now) {
     put_shared(all, all.marks, in_force, Stream::kMarks);
   }
   last_cpu_ = last_step_ == now ? cpu_times(now) : CpuTimes{};
-  // Where the first recorded step begins.
+  // The begin of the first recorded step.
   if (last_step_ != 0) {
     put_shared(all, all.marks, {last_step_, steps(), MarkKind::kStep, kNone}, Stream::kMarks);
   }
@@ -180,7 +181,7 @@ void Capture::on_ended(std::uint32_t generation, const std::string& error) {
   bool recorded = false;
   if (!error.empty()) {
     const std::lock_guard lock(mutex_);
-    recorded = generation == generation_ && open();  // not of a file that had ended already
+    recorded = generation == generation_ && open();  // false for a file that had ended already
     if (recorded) {
       active_.store(false);
       open_.store(false);
@@ -313,7 +314,7 @@ Capture::CpuTimes Capture::cpu_times(Nanos now) const {
           std::this_thread::get_id()};
 }
 
-/// Of the steps since it was read last. The caller holds mutex_.
+/// Records the use of CPUs since the last reading. The caller holds mutex_.
 void Capture::put_cpus_used(Buffers& all, Nanos now) {
   const bool known = last_cpu_.process != 0;
   if (known && now - last_cpu_.at < kCpuPeriod) return;

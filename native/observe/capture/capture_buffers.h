@@ -21,8 +21,8 @@ inline constexpr std::size_t kStreams = 6;
 inline constexpr std::array<const char*, kStreams> kStreamNames = {
     "tensors", "batches", "waits", "marks", "ready", "counters"};
 
-/// What is recorded and not yet written: about `bytes` bytes when all of it is full. What finds its
-/// ring full is lost and counted.
+/// Records that are not written yet: about `bytes` bytes if all rings are full. Records that find
+/// their ring full are lost and counted.
 struct Buffers {
   explicit Buffers(std::size_t bytes)
       : tensors(bytes / 2),
@@ -45,7 +45,7 @@ struct Buffers {
     dropped[static_cast<std::size_t>(stream)].fetch_add(count, std::memory_order_relaxed);
   }
 
-  /// Items of arrays and whole events, as JSON, that the writer puts ahead of the records.
+  /// Array items and whole events, as JSON, that the writer puts before the records.
   struct Pending {
     std::string names;
     std::string texts;
@@ -53,16 +53,17 @@ struct Buffers {
 
     [[nodiscard]] std::size_t bytes() const { return names.size() + texts.size() + events.size(); }
   };
-  std::mutex mutex;  // of what follows; never held while anything is written
+  std::mutex mutex;  // guards what follows; never held during a write
   Pending pending;
   std::size_t text_limit;
   int rank = 0;
-  std::unordered_map<std::string, std::uint32_t> texts;  // ids of those told apart
+  std::unordered_map<std::string, std::uint32_t> texts;  // ids of the known texts
   std::uint32_t next_text = 0;
 
-  /// Consumer. Whether more than half of some room is used; tensors' producer looks after theirs.
+  /// Consumer. Whether more than half of any ring is used, except the tensors', which their
+  /// producer checks.
   [[nodiscard]] bool half_full();
-  /// For a new file of `of_rank`. Nobody drains the buffers meanwhile.
+  /// Prepares for a new file of `of_rank`. Nobody may drain the buffers meanwhile.
   void forget_everything(int of_rank);
 };
 

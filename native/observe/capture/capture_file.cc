@@ -34,7 +34,7 @@ bool CaptureFile::append(std::string_view lasting, std::string_view blocks) {
   if (limit_ > 0 && file_->bytes() + lasting.size() + blocks.size() > limit_ && !drop_oldest()) {
     return false;
   }
-  const std::size_t at = file_->bytes() - 1;  // where the bracket is
+  const std::size_t at = file_->bytes() - 1;  // position of the bracket
   if (!file_->append(lasting, blocks)) return fail(file_->error());
   note(lasting, at, true);
   note(blocks, at + lasting.size(), false);
@@ -45,7 +45,7 @@ void CaptureFile::note(std::string_view text, std::size_t begin, bool lasting) {
   if (limit_ > 0 && !text.empty()) pieces_.push_back({begin, text.size(), lasting});
 }
 
-/// What lasts, and the newest blocks: together half of the limit, so that this is done rarely.
+/// The lasting events, and the newest blocks: together half of the limit, so that dropping is rare.
 std::vector<CaptureFile::Piece> CaptureFile::kept_pieces() const {
   std::size_t bytes = 0;
   for (const Piece& piece : pieces_) bytes += piece.lasting ? piece.bytes : 0;
@@ -63,8 +63,8 @@ std::vector<CaptureFile::Piece> CaptureFile::kept_pieces() const {
   return kept;
 }
 
-/// Writes a new file beside the old one and puts it in its place: there is a whole one at every
-/// moment.
+/// Writes a new file beside the old one and then replaces it, so that there is a complete file at
+/// every moment.
 bool CaptureFile::drop_oldest() {
   const std::vector<Piece> kept = kept_pieces();
   if (kept.size() == pieces_.size()) {

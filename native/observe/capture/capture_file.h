@@ -14,16 +14,17 @@ namespace hvdtune::capture {
 /// Appends a metadata event of `rank` up to its args, after a comma.
 void append_event(std::string& out, std::string_view name, int rank);
 
-/// A trace file that can be kept from growing: beyond a limit, the oldest blocks of records go.
-/// Used by one thread at a time.
+/// A trace file with an optional limit: beyond it, the oldest blocks of records are dropped. Used
+/// by one thread at a time.
 class CaptureFile {
  public:
   /// Creates or empties `path`. `identity`: the first event. \param limit bytes; 0 = none.
-  /// \param claimed as TraceFile::open has it. Returns an error text, or an empty string.
+  /// \param claimed see TraceFile::open. Returns an error text, or an empty string.
   std::string open(const std::string& path, int rank, std::string_view identity, std::size_t limit,
                    int claimed);
 
-  /// Events, each with a comma before it: `lasting` ones stay whatever goes. As TraceFile::append.
+  /// Appends events, each preceded by a comma; `lasting` ones are never dropped. See
+  /// TraceFile::append.
   bool append(std::string_view lasting, std::string_view blocks);
 
   void close() { file_->close(); }
@@ -48,7 +49,7 @@ class CaptureFile {
   std::string error_;
   std::size_t limit_ = 0;
   std::uint64_t blocks_dropped_ = 0;
-  std::vector<Piece> pieces_;  // behind the identity; only with a limit
+  std::vector<Piece> pieces_;  // after the identity; only with a limit
 };
 
 }  // namespace hvdtune::capture

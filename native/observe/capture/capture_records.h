@@ -8,8 +8,8 @@
 
 namespace hvdtune::capture {
 
-// The binary layout of a capture: hvdtune/timeline/record/layout.py describes the same, and says
-// what each field means. All times are CLOCK_MONOTONIC of the recording rank.
+// The binary layout of a capture: hvdtune/timeline/record/layout.py describes the same layout, and
+// the meaning of each field. All times are CLOCK_MONOTONIC of the recording rank.
 
 /// Raised with every change that an older reader would misread.
 inline constexpr int kFormat = 3;

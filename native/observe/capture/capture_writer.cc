@@ -15,13 +15,13 @@
 namespace hvdtune::capture {
 namespace {
 
-/// Of appends, each of which takes a tenth of a millisecond, however short it is. What a process
-/// that is killed loses is no older.
+/// Period of appends, each of which takes at least a tenth of a millisecond. A killed process loses
+/// at most the records of one period.
 constexpr std::chrono::milliseconds kPeriod(500);
-/// Of looking whether so much has come meanwhile that it cannot wait for that.
+/// Period of checks whether the buffers are too full to wait for that.
 constexpr std::chrono::milliseconds kLook(100);
-/// Records of a block, tensors packed, and text of one append: what this thread must hold at once,
-/// and a reader up to eight times.
+/// Bytes of a block's records (tensors packed), and of one append's text. This thread must hold
+/// that much at once, and a reader up to eight times as much.
 constexpr std::size_t kBlockBytes = 192 << 10;
 constexpr std::size_t kAppendBytes = 512 << 10;
 
@@ -45,10 +45,10 @@ std::string Writer::start(const std::string& path, std::string_view identity, st
                           int claimed) {
   std::string first;
   append_event(first, "hvdtune_identity", rank_);
-  first.erase(0, 2);  // nothing is before it
+  first.erase(0, 2);  // it is the first event
   first += identity;
   first += "}}";
-  // What goes when the file is full goes in whole appends.
+  // If the file is full, whole appends are dropped.
   limited_ = limit > 0;
   append_bytes_ = limit == 0 ? kAppendBytes : std::min(kAppendBytes, limit / 8);
   path_ = path;
@@ -101,7 +101,7 @@ void Writer::run() {
   changed_.notify_all();
 }
 
-/// Until it is to end, or cannot go on; why not.
+/// Writes until finish() or a failure; returns the reason of a failure.
 std::string Writer::write_file() {
   for (bool last = false; !last;) {
     last = wait_until_due();
@@ -119,7 +119,7 @@ std::string Writer::write_file() {
   return whole ? std::string() : file_.error();
 }
 
-/// Whether it is to end.
+/// Returns whether the writer must end.
 bool Writer::wait_until_due() {
   const auto due = std::chrono::steady_clock::now() + kPeriod;
   while (true) {
@@ -141,9 +141,9 @@ bool Writer::write_pending() {
   return flush();
 }
 
-/// As much as one append is to hold; false if there was no more than that. Batches and their
-/// tensors go together, as far as they have room: what is dropped of a file that grows too long is
-/// whole appends.
+/// Takes the records of one append; returns false if there were no more than that. Takes batches
+/// with their tensors, as far as they have room, because whole appends are dropped from a file that
+/// grows too long.
 bool Writer::append_blocks() {
   if (tensors_due_ == 0) take_batches();
   take_ready();
@@ -154,8 +154,9 @@ bool Writer::append_blocks() {
   return blocks_.size() >= append_bytes_ || !took_all_batches_ || tensors_due_ > 0;
 }
 
-/// So many that there is room for their tensors, or one. Most tensors go on runs; only where the
-/// file has a limit, and whole appends go from it, others must find room, too.
+/// Takes as many batches as there is room for their tensors, at least one. Most tensors are in
+/// runs; only if the file has a limit must there also be room for others, since whole appends are
+/// dropped then.
 void Writer::take_batches() {
   batches_.clear();
   std::size_t bytes = 0;
@@ -166,16 +167,16 @@ void Writer::take_batches() {
     bytes += sizeof(Batch) + batch->tensors * tensor_bytes;
     tensors_due_ += batch->tensors;
   };
-  // Base64 makes a third more of them.
+  // Base64 makes them a third longer.
   const std::size_t room = std::min(kBlockBytes, append_bytes_ / 2);
   while (bytes < room && !took_all_batches_) took_all_batches_ = !buffers_.batches.take(1, keep);
-  // Also what belongs to a batch that found no room.
+  // Also take the tensors of batches that were lost.
   if (took_all_batches_) tensors_due_ = buffers_.tensors.available();
   if (batches_.empty()) return;
   append_block(Stream::kBatches, batches_.data(), batches_.size(), batches_.size() * sizeof(Batch));
 }
 
-/// Those of the batches that were taken.
+/// Takes the tensors of the taken batches.
 void Writer::take_tensors() {
   const std::size_t largest = std::min(kBlockBytes, append_bytes_ / 2);
   while (blocks_.size() < append_bytes_ && tensors_due_ > 0) {
@@ -269,7 +270,7 @@ void Writer::append_counts(std::string& out, const std::array<std::uint64_t, kSt
   }
 }
 
-/// Names are taken after the records: what a record refers to was there before it.
+/// Names are taken after the records: a name is always added before a record that refers to it.
 bool Writer::flush() {
   Buffers::Pending pending;
   {

@@ -20,11 +20,11 @@ namespace hvdtune::capture {
 /// Appends `text` as a JSON string, quotes included.
 void append_json_string(std::string& out, std::string_view text);
 
-/// The thread that moves what is in the buffers into a file, twice a second, or when woken or
-/// half of some room is used.
+/// The thread that writes the buffers' contents to a file, twice a second, when woken, or when half
+/// of a ring is used.
 class Writer {
  public:
-  /// Called on the writer's thread, with an error text if the file was not ended in order.
+  /// The writer's thread calls this, with an error text if the file is incomplete.
   using Ended = std::function<void(const std::string& error)>;
 
   /// `buffers` outlive the writer.
@@ -33,19 +33,19 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
   ~Writer();
 
-  /// Opens the file and starts the thread. `identity`: the args of the first event. `claimed`: as
-  /// TraceFile::open has it. Returns an error text, or an empty string.
+  /// Opens the file and starts the thread. `identity`: the args of the first event. `claimed`: see
+  /// TraceFile::open. Returns an error text, or an empty string.
   std::string start(const std::string& path, std::string_view identity, std::size_t limit,
                     int claimed);
 
-  /// Any thread: there is much to do.
+  /// Any thread: wakes the writer, because there is much to write.
   void wake();
-  /// Any thread: writes what is left, then the end with its reason, and closes the file. Returns
-  /// at once. Once.
+  /// Any thread: lets the writer write the rest, then the end with its reason, and close the file.
+  /// Returns at once. Call it once.
   void finish(const std::string& reason);
   /// Any thread: waits until that is done and `ended` has returned.
   void join();
-  /// Any thread: whether it is not yet.
+  /// Any thread: whether that is not the case yet.
   [[nodiscard]] bool running();
   [[nodiscard]] const std::string& path() const { return path_; }
 
@@ -61,7 +61,7 @@ class Writer {
   void take_ready();
   template <typename Record>
   void take_shared(SharedRing<Record>& ring, Stream stream, std::vector<Record>& records);
-  /// `runs`: what the bytes are, if they are not the records themselves (PackedTensors).
+  /// `runs`: for packed tensors (PackedTensors), whose bytes are not the records themselves.
   void append_block(Stream stream, const void* records, std::size_t count, std::size_t bytes,
                     std::size_t runs = 0);
   void append_items(std::string_view event, std::string_view key, std::string_view items);
@@ -76,7 +76,7 @@ class Writer {
   std::size_t append_bytes_ = 0;
   bool limited_ = false;
   bool took_all_batches_ = false;
-  std::size_t tensors_due_ = 0;  // of batches that were taken
+  std::size_t tensors_due_ = 0;  // tensors of batches that were taken
   std::string lasting_;
   std::string blocks_;
   std::vector<Batch> batches_;  // being written

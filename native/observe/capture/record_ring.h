@@ -10,7 +10,7 @@
 
 namespace hvdtune::capture {
 
-/// Bounded ring of fixed records. One thread puts, one takes; neither ever waits.
+/// Bounded ring of fixed-size records. One thread puts, one takes; neither ever waits.
 template <typename Record>
 class RecordRing {
  public:
@@ -21,16 +21,16 @@ class RecordRing {
 
   [[nodiscard]] std::size_t capacity() const { return capacity_; }
 
-  /// Producer. True if `count` records have room; they keep it until the producer uses it.
+  /// Producer. True if there is room for `count` records, which then stays free for the producer.
   bool has_room(std::size_t count) {
     if (capacity_ - (put_ - taken_seen_) >= count) return true;
     taken_seen_ = taken_.load(std::memory_order_acquire);
     return capacity_ - (put_ - taken_seen_) >= count;
   }
-  /// Producer. Needs room. Nobody sees it before publish().
+  /// Producer. Needs room. The consumer does not see the record before publish().
   void put(const Record& record) { records_[put_++ & (capacity_ - 1)] = record; }
-  /// Producer. Memory for records that lies side by side, at the place of the next one; it may be
-  /// filled, and then be put as a whole.
+  /// Producer. Contiguous memory for the next records; the producer may fill it, and then put all
+  /// at once.
   std::span<Record> room() {
     const std::size_t at = put_ & (capacity_ - 1);
     const std::size_t beside = capacity_ - at;
@@ -41,11 +41,11 @@ class RecordRing {
   }
   void put_filled(std::size_t count) { put_ += count; }
   void publish() { published_.store(put_, std::memory_order_release); }
-  /// Producer. What was put since publish() was not.
+  /// Producer. Undoes all puts since publish().
   void take_back() { put_ = published_.load(std::memory_order_relaxed); }
-  /// Producer. Records that the consumer had not taken when last looked at: an upper bound.
+  /// Producer. Records that the consumer had not taken at the last look(): an upper bound.
   [[nodiscard]] std::size_t used() const { return put_ - taken_seen_; }
-  /// Producer. The same, having looked.
+  /// Producer. The same, but reads the consumer's position.
   std::size_t look() {
     taken_seen_ = taken_.load(std::memory_order_acquire);
     return used();
@@ -55,8 +55,8 @@ class RecordRing {
   [[nodiscard]] std::size_t available() const {
     return published_.load(std::memory_order_acquire) - taken_.load(std::memory_order_relaxed);
   }
-  /// Consumer. Hands at most `limit` of the records that are there, and that lie side by side, to
-  /// `consume(const Record*, count)`. False if there are none.
+  /// Consumer. Hands at most `limit` contiguous records to `consume(const Record*, count)`. False
+  /// if there are none.
   template <typename Consume>
   bool take(std::size_t limit, Consume&& consume) {
     const std::size_t begin = taken_.load(std::memory_order_relaxed);
@@ -78,10 +78,10 @@ class RecordRing {
   alignas(64) std::atomic<std::size_t> taken_{0};
 };
 
-/// The same for any number of threads that put, and one that takes. Every slot tells whose turn it
-/// is: 2 n while it waits for the producer of its n-th round through the ring, 2 n + 1 while the
-/// record of that round is there. A thread that is stopped in the middle of a put holds up those
-/// behind it in the ring, but nobody waits: they are taken later, or dropped.
+/// The same for any number of producers, and one consumer. Every slot has a turn: 2 n while it
+/// waits for the producer of the n-th pass through the ring, 2 n + 1 while it holds that pass's
+/// record. A thread that is stopped in the middle of a put delays the later records in the ring,
+/// but no thread waits: those records are taken later, or dropped.
 template <typename Record>
 class SharedRing {
  public:
@@ -99,8 +99,8 @@ class SharedRing {
       Slot& slot = slots_[at & (capacity_ - 1)];
       const std::uint64_t turn = slot.turn.load(std::memory_order_acquire);
       const std::uint64_t mine = 2 * (at / capacity_);
-      if (turn < mine) return false;  // the record of the round before is still there
-      if (turn > mine) {              // another producer was quicker
+      if (turn < mine) return false;  // the previous pass's record is still there
+      if (turn > mine) {              // another producer was faster
         at = put_.load(std::memory_order_relaxed);
         continue;
       }
@@ -112,7 +112,7 @@ class SharedRing {
     }
   }
 
-  /// Consumer. About as many as are there.
+  /// Consumer. Approximate number of records.
   [[nodiscard]] std::size_t available() const {
     return put_.load(std::memory_order_relaxed) - taken_;
   }

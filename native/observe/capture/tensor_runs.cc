@@ -6,8 +6,8 @@
 namespace hvdtune::capture {
 namespace {
 
-/// A run of fewer tensors that ends because a time is too long for it was not worth its 24 bytes:
-/// the batch goes on with wide ones.
+/// If a run ends because of a long time after fewer tensors than this, it was not worth its 24
+/// bytes: the batch continues with wide runs.
 constexpr std::uint32_t kWorthARun = 12;
 
 template <typename Value>
@@ -56,7 +56,7 @@ std::span<const Tensor> PackedTensors::unpacked() {
 
 // ---- the ring -----------------------------------------------------------------------------------
 
-// Three quarters for runs: where tensors go on none, each takes 24 bytes there.
+// Three quarters for runs: a tensor outside of runs takes 24 bytes there.
 TensorRuns::TensorRuns(std::size_t bytes)
     : runs_(bytes / 4 * 3 / sizeof(TensorRun)),
       wide_(bytes / 8 / sizeof(std::int32_t)),
@@ -70,7 +70,7 @@ void TensorRuns::put(const Tensor& tensor) {
   }
   const bool fits_narrow = static_cast<std::uint64_t>(later) <= UINT16_MAX;
   if (run_.tensors == 1 && (tensor.name == run_.name || tensor.name == run_.name + 1)) {
-    // The second one decides what the run is like.
+    // The second tensor decides the kind of run.
     run_.stride = tensor.name == run_.name ? 0 : 1;
     run_.width = fits_narrow && !prefer_wide_ ? 2 : 4;
     next_ = tensor.name;
@@ -116,7 +116,7 @@ void TensorRuns::Batch::put_otherwise(std::uint32_t name, Nanos submitted) {
   last_ = ring_.last_;
 }
 
-/// The ring learns what was put beside it.
+/// Updates the ring with everything that was put here.
 void TensorRuns::Batch::settle() {
   const auto put = static_cast<std::uint32_t>(at_ - begin_);
   if (put > 0) {
@@ -139,7 +139,7 @@ bool TensorRuns::publish() {
     put_ = published_.load(std::memory_order_relaxed);
     return false;
   }
-  // A run is seen last.
+  // Publish the runs last.
   published_.store(put_, std::memory_order_release);
   wide_.publish();
   narrow_.publish();

@@ -10,7 +10,7 @@ namespace {
 
 std::string number(double value) {
   std::array<char, 32> text{};
-  // Not printf: a program's locale may have it write a comma.
+  // Not printf: with some locales it writes a comma.
   const auto end =
       std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, 9)
           .ptr;
@@ -36,7 +36,7 @@ std::string lateness_json(const std::vector<Lateness>& all, std::size_t who,
          ",\"chance\":" + number(caused_by_chance(charges, static_cast<int>(who), all.size()));
 }
 
-/// Of a job on one host, nothing.
+/// Empty for a job on one host.
 std::string hosts_json(const std::vector<std::vector<int>>& ranks_of,
                        const std::vector<Lateness>& hosts, const std::vector<Charge>& charges) {
   if (hosts.size() < 2) return "[]";
@@ -77,7 +77,7 @@ void JobStatus::step(const StepRecord& step, Nanos blocked, const StragglerWatch
   ++steps_;
 }
 
-/// Of the steps between the marks, the oldest first.
+/// The durations of the steps between the marks, the oldest first.
 std::vector<Nanos> JobStatus::durations() const {
   std::vector<Nanos> found;
   for (std::size_t back = std::min<std::size_t>(steps_, kMarks); back > 1; --back) {
@@ -137,7 +137,7 @@ std::string JobStatus::json(Nanos now) const {
     step_time = number(time / static_cast<double>(kSecond) / static_cast<double>(steps.steps));
     exposed = number(std::min(1.0, static_cast<double>(steps.blocked) / time));
   }
-  const std::uint64_t executed = executed_.load();  // before what it is a part of
+  const std::uint64_t executed = executed_.load();  // read before the numbers that include it
   const std::uint64_t in_batches = std::max(scheduled_.load(), executed) - executed;
   const std::size_t incomplete = incomplete_.load();
   const std::size_t ready = ready_.load();

@@ -17,7 +17,7 @@
 
 namespace hvdtune {
 
-/// What rank 0 knows of the running job, for whoever asks: `hvdtune top`, the exported metrics. The
+/// Rank 0's data about the running job, for `hvdtune top` and the exported metrics. The
 /// coordinator's thread writes, any thread reads, and neither waits for long: it can be read while
 /// the engine is stuck in an operation.
 class JobStatus {
@@ -29,14 +29,14 @@ class JobStatus {
         hosts_(ranks_of_.size()),
         began_(monotonic_now()) {}
 
-  /// Tensors and groups: `incomplete` ones are announced by some ranks only; `ready` ones wait for
-  /// their batch; so many in all have been `scheduled`. Waits for nobody.
+  /// Numbers of tensors and groups: only some ranks have announced `incomplete` ones, `ready` ones
+  /// wait for their batch, `scheduled` is the total so far. Never waits.
   void waiting(std::size_t incomplete, std::size_t ready, std::uint64_t scheduled) {
     incomplete_.store(incomplete, std::memory_order_relaxed);
     ready_.store(ready, std::memory_order_relaxed);
     scheduled_.store(scheduled, std::memory_order_relaxed);
   }
-  /// So many more of those scheduled are done. As waiting().
+  /// `tensors` more of those scheduled are done. Never waits.
   void executed(std::uint64_t tensors) { executed_.fetch_add(tensors, std::memory_order_relaxed); }
   /// Something was scheduled.
   void scheduled(std::uint64_t batches, std::int64_t bytes);
@@ -44,7 +44,7 @@ class JobStatus {
   void step(const StepRecord& step, Nanos blocked, const StragglerWatch& stragglers);
   void stalled(const std::string& report, std::size_t tensors, Nanos now);
   void stall_over();
-  /// A line that others add: what the tuner does, say. An empty text takes it away.
+  /// Adds a line for another part of the program, for example the tuner. An empty text removes it.
   void note(const std::string& key, const std::string& text);
 
   /// The inside of a JSON object. Numbers that are not known yet are null. Units are in the names;
@@ -56,7 +56,7 @@ class JobStatus {
     Nanos end = 0;
     Nanos blocked = 0;
   };
-  /// What a mean step of the last ones is made of, without what takes long once.
+  /// Means over the last steps, without those that take long only once.
   struct Lately {
     Nanos steps = 0;
     Nanos time = 0;

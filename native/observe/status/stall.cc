@@ -91,7 +91,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + ranges_text(ranks);
 }
 
-/// One line for all tensors that the same ranks wait for and the same ranks lack.
+/// One line for all tensors with the same waiting ranks and the same missing ranks.
 std::string groups_text(const std::vector<StalledTensor>& stalled) {
   struct Group {
     std::set<std::string_view> names;
@@ -124,7 +124,8 @@ std::string groups_text(const std::vector<StalledTensor>& stalled) {
   return text;
 }
 
-/// Which of several missing ranks the others wait for in the end; "" if that goes without saying.
+/// Which of several missing ranks cause the stall, because they do not wait themselves; "" if it is
+/// obvious.
 std::string first_to_look_at(const std::vector<StalledTensor>& stalled) {
   std::set<int> missing;
   std::set<int> waiting;
@@ -140,7 +141,7 @@ std::string first_to_look_at(const std::vector<StalledTensor>& stalled) {
          (found.size() == 1 ? " first: it waits" : " first: they wait") + " for nobody.";
 }
 
-/// The first thread of several, which is the main one, and of it the innermost frames.
+/// The innermost frames of the first thread, which is the main one.
 std::vector<std::string_view> shown_lines(std::string_view stack) {
   std::vector<std::string_view> lines;
   std::size_t threads = 0;
@@ -173,7 +174,7 @@ std::string state_text(const RankState& state) {
 
 std::string states_text(const std::vector<RankState>& states) {
   std::string text;
-  std::map<std::string_view, int> shown;  // stack → the rank whose it is
+  std::map<std::string_view, int> shown;  // stack → its rank
   for (const RankState& state : states) {
     text += "\n" + state_text(state);
     if (state.python_stack.empty()) {

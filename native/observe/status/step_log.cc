@@ -16,7 +16,7 @@ void StepLog::tensor(const std::string& identity, bool named, std::int64_t tenso
   current_.bytes += bytes;
 }
 
-/// Whether the tensor begins the next step; notes it as one of this step's if not.
+/// Whether the tensor begins the next step; if not, adds it to this step.
 bool StepLog::ends_step(const std::string& identity, bool named) {
   if (!named && (current_.named || previous_named_)) return unnamed_in_a_row_ > kUnnamedInARow;
   return !seen_.insert(identity).second;
@@ -37,7 +37,7 @@ void StepLog::finish_step(Nanos now, std::uint64_t epoch) {
   current_.epoch = epoch;
   expected_ = current_.tensors == previous_tensors_ ? current_.tensors : 0;
   previous_tensors_ = current_.tensors;
-  // After so many without a name, those with one belong to the past.
+  // After this many tensors without a name, named ones are no longer expected.
   previous_named_ = current_.named && unnamed_in_a_row_ <= kUnnamedInARow;
   if (step_begin_ != 0) {  // the beginning of the first step is unknown
     last_ = current_;

@@ -21,37 +21,37 @@ struct StepRecord {
   std::int64_t batches = 0;
   std::int64_t tensors = 0;
   std::uint64_t epoch = 0;  ///< of the settings at the end of the step
-  bool named = false;       ///< some of its tensors have a name of their own
+  bool named = false;       ///< some of its tensors have a user-given name
 };
 
-/// Finds training steps in the traffic: a step ends when a tensor comes again. Only allreduces of
-/// the global process set count, as in Horovod. Tensors without a name of their own belong to the
-/// step they come in, as long as there are others that have one. Where there are none, they are
-/// told apart by what they look like: then a "step" may be a part of the real one
-/// (`StepRecord::named` is false), and whoever reads has to put parts together.
+/// Finds training steps in the traffic: a step ends when a tensor is scheduled again. Only
+/// allreduces of the global process set count, as in Horovod. Tensors without a user-given name
+/// belong to the current step, as long as others have a name. If none has one, they are
+/// distinguished by their descriptions: then a "step" may be a part of the real one
+/// (`StepRecord::named` is false), and the reader must join the parts.
 ///
-/// Fed by the coordinator's thread, read by any other.
+/// The coordinator's thread writes, any other thread reads.
 class StepLog {
  public:
   /// An operation on `tensors` tensors is scheduled. `identity`: its name, or, if it is not
   /// `named`, a description of it.
   void tensor(const std::string& identity, bool named, std::int64_t tensors, std::int64_t bytes,
               Nanos now, std::uint64_t epoch);
-  /// The same for one that the caller keeps a record of: `last_step` is step() as it was when the
-  /// tensor was scheduled before.
+  /// The same for a tensor that the caller keeps a record of: `last_step` is step() at the time
+  /// when the tensor was last scheduled.
   void known_tensor(std::uint64_t last_step, std::int64_t tensors, std::int64_t bytes, Nanos now,
                     std::uint64_t epoch);
   /// The number of the current step, from 1.
   [[nodiscard]] std::uint64_t step() const { return current_.index + 1; }
-  /// The caller's record of a tensor of the current step goes.
+  /// Call it when the caller drops its record of a tensor of the current step.
   void remember(const std::string& identity) { seen_.insert(identity); }
   void batch() { ++current_.batches; }
-  /// The last step that has ended; its index is 0 and its duration too before the second has.
+  /// The last step that has ended; its index and duration are 0 until the second step has ended.
   [[nodiscard]] const StepRecord& last() const { return last_; }
 
   /// Tensors of the current and of the previous step; for closing a batch when a step is complete.
   [[nodiscard]] std::int64_t tensors_so_far() const { return current_.tensors; }
-  /// Tensors a step, or 0 while two successive steps differed.
+  /// Tensors per step; 0 if the last two steps differ.
   [[nodiscard]] std::int64_t tensors_expected() const { return expected_; }
   [[nodiscard]] bool seen(const std::string& identity) const { return seen_.contains(identity); }
 
@@ -65,11 +65,11 @@ class StepLog {
   void finish_step(Nanos now, std::uint64_t epoch);
   bool ends_step(const std::string& identity, bool named);
 
-  /// So many tensors without a name in a row: names were there, but do not come any more.
+  /// After this many tensors without a name in a row, names are no longer expected.
   static constexpr std::int64_t kUnnamedInARow = 1024;
 
-  // The coordinator's side.
-  std::unordered_set<std::string> seen_;  // in this step, and not (only) known by their records
+  // Used only by the coordinator.
+  std::unordered_set<std::string> seen_;  // of this step, not only known by the caller's records
   StepRecord current_;
   StepRecord last_;
   Nanos step_begin_ = 0;

@@ -32,13 +32,13 @@ std::optional<StragglerNotice> Blame::end_step(std::uint64_t step, Nanos now, Na
   return named_ < 0 ? begin(done) : go_on(done);
 }
 
-/// Nobody is named yet.
+/// For the case that nobody is named yet.
 std::optional<StragglerNotice> Blame::begin(const Step& done) {
   if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
   if (!done.counts || !stands_out(done.who)) return std::nullopt;
   if (done.number < excused_until_ || !is_lasting(done.who, done.number)) return std::nullopt;
   notice_ = described(done.who);
-  if (suspected_.since_step < notice_.since_step) {  // further back than the history goes
+  if (suspected_.since_step < notice_.since_step) {  // earlier than the history
     notice_.since_step = suspected_.since_step;
     notice_.since = suspected_.since;
   }
@@ -65,7 +65,7 @@ std::optional<StragglerNotice> Blame::go_on(const Step& done) {
   return notice_;
 }
 
-/// Whether one that could be named has been one for long enough.
+/// Whether a party that could be named has held up the others for long enough.
 bool Blame::is_lasting(int who, std::uint64_t step) {
   if (suspect_ != who) suspected_ = described(who);
   suspect_ = who;
@@ -74,7 +74,7 @@ bool Blame::is_lasting(int who, std::uint64_t step) {
   return step - suspected_.until_step >= spells.patience;
 }
 
-/// Of the last kWindow steps.
+/// Number of the last kWindow steps that it held up.
 std::size_t Blame::held_up_by(int who) const {
   std::size_t times = 0;
   for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) {
@@ -83,7 +83,7 @@ std::size_t Blame::held_up_by(int who) const {
   return times;
 }
 
-/// Whether it has held up so many of the last kWindow steps, by so much, that it is to be named.
+/// Whether it has held up enough of the last kWindow steps, for long enough, to be named.
 bool Blame::stands_out(int who) const {
   const std::size_t times = held_up_by(who);
   if (times >= kNamed) return true;
@@ -106,7 +106,7 @@ std::vector<Charge> Blame::charges() const {
   return found;
 }
 
-/// Of the last kWindow steps.
+/// Durations of the last kWindow steps.
 std::vector<Nanos> Blame::durations() const {
   std::vector<Nanos> found;
   for (std::size_t i = 0; i < std::min(steps_, kWindow); ++i) found.push_back(ago(i).duration);
@@ -119,7 +119,7 @@ StragglerNotice Blame::described(int who) const {
   notice.times = held_up_by(who);
   notice.looked_at = std::min(steps_, kWindow);
   notice.until_step = ago(0).number;
-  // From the step on since which it has held up more by the most than it has not.
+  // Find the step since which the number of held-up steps exceeds that of the others by most.
   std::ptrdiff_t score = 0;
   std::ptrdiff_t most = 0;
   std::size_t since = 0;

@@ -10,7 +10,7 @@ namespace {
 constexpr int kTilts = 24;
 constexpr double kSmallest = 1e-2;
 constexpr double kLargest = 1e3;
-/// From here on exp(x) is so large that 1 beside it does not count.
+/// From here on exp(x) is so large that adding 1 makes no difference.
 constexpr double kLarge = 40;
 
 /// log(1 + (exp(x) − 1) / n)

@@ -21,7 +21,7 @@ std::vector<Nanos> CpuWaits::read() const {
 void CpuWaits::step_ended(std::uint64_t step) {
   const std::uint64_t last = samples_[1].step;
   if (last != 0 && step - last < kEvery) return;
-  // What was long ago says nothing of the steps of now.
+  // An old reading says nothing about the present steps.
   samples_[0] = step - last < 2 * kEvery ? std::move(samples_[1]) : Sample{};
   samples_[1] = {step, read()};
 }

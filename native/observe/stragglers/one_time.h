@@ -7,22 +7,22 @@
 
 namespace hvdtune {
 
-/// Tells what takes long once (a compilation, the first validation) from what steps usually take,
-/// so that means of the last steps can leave it out.
+/// Distinguishes steps that take long only once (a compilation, the first validation) from usual
+/// ones, so that means of the last steps can leave them out.
 ///
-/// A step is a pause if it takes `kTimes` the median of the steps beside it, and `kLeast` more. The
-/// first pauses of a job are taken for starts; when more than `kMost` have come between usual
-/// steps, they are a part of the work (a checkpoint now and then), and count.
+/// A step is a pause if it takes `kTimes` the median of the recent steps, and at least `kLeast`
+/// longer. The first pauses of a job count as parts of its start. After more than `kMost` of them
+/// between usual steps, pauses are a part of the work (regular checkpoints), and count.
 class OneTime {
  public:
   static constexpr Nanos kTimes = 5;
   static constexpr Nanos kLeast = 100 * kMillisecond;
-  static constexpr std::size_t kFewest = 3;  ///< steps that show what is usual
+  static constexpr std::size_t kFewest = 3;  ///< steps needed to know what is usual
   static constexpr std::size_t kMost = 2;
 
-  /// A step of this `duration` has ended, after those of `lately`.
+  /// A step of this `duration` has ended, after the steps `lately`.
   void step(Nanos duration, std::vector<Nanos> lately);
-  /// The longest of the steps `lately` that counts in their mean.
+  /// The longest duration that counts in the mean of the steps `lately`.
   [[nodiscard]] Nanos limit(std::vector<Nanos> lately) const;
 
  private:

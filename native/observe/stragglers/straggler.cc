@@ -32,7 +32,7 @@ std::string time_of_day(Nanos moment) {
   return text.data();
 }
 
-/// The last of the ascending `times` until `end`, or 0; `at` goes on to the first that is later.
+/// The last of the ascending `times` up to `end`, or 0; moves `at` to the first later one.
 Nanos latest_until(Nanos end, const std::vector<Nanos>& times, std::size_t& at) {
   while (at < times.size() && times[at] <= end) ++at;
   return at > 0 ? times[at - 1] : 0;
@@ -44,7 +44,7 @@ Nanos latest_before(Nanos end, const std::vector<Nanos>& times, std::size_t at) 
   return at > 0 ? times[at - 1] : 0;
 }
 
-/// Keeps what is later, and one before.
+/// Keeps the times from index `later` on, and one before.
 void forget_before(std::vector<Nanos>& times, std::size_t later) {
   if (later > 1) times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(later - 1));
 }
@@ -76,7 +76,7 @@ StragglerWatch::StragglerWatch(const StragglerOptions& options, std::vector<int>
   });
 }
 
-/// A step that does not end, or tensors of some ranks only: then the newest is all that matters.
+/// For a step that does not end, or tensors of only some ranks: then only the newest times matter.
 void StragglerWatch::make_room(std::vector<Nanos>& times) {
   settle();
   if (times.size() < kMostTimes) return;
@@ -84,7 +84,7 @@ void StragglerWatch::make_room(std::vector<Nanos>& times) {
   times.assign(1, newest);
 }
 
-/// Of the host of `rank`; 0 where that is its only one.
+/// The typical time of `rank`'s host; 0 if that has only one rank.
 Nanos StragglerWatch::typical_time(int rank, const std::vector<Nanos>& times) {
   const std::vector<int>& ranks = ranks_of(host_of_[static_cast<std::size_t>(rank)]);
   if (ranks.size() < 2) return 0;
@@ -95,14 +95,14 @@ Nanos StragglerWatch::typical_time(int rank, const std::vector<Nanos>& times) {
   return *middle;
 }
 
-/// Charges what is complete to the ranks that completed it, and to their hosts.
+/// Charges completed tensors to the ranks that completed them, and to their hosts.
 void StragglerWatch::settle() {
   const auto earlier = [](const Complete& a, const Complete& b) { return a.time < b.time; };
-  // The coordinator reads one rank's announcements after the other's.
+  // The coordinator reads announcements rank by rank.
   if (!std::is_sorted(complete_.begin(), complete_.end(), earlier)) {
     std::sort(complete_.begin(), complete_.end(), earlier);
   }
-  // By rank, the first time that is later.
+  // By rank, index of the first later time.
   std::vector<std::size_t> at(times_.size(), 0);
   std::vector<std::size_t> apart_at(apart_.size(), 0);
   for (const Complete& one : complete_) {
@@ -135,10 +135,10 @@ void StragglerWatch::settle() {
 StragglerWatch::Notices StragglerWatch::end_step(std::uint64_t step, Nanos now) {
   settle();
   const Nanos duration = now - last_end_;
-  const bool first = std::exchange(last_end_, now) == 0;  // when it began is not known
+  const bool first = std::exchange(last_end_, now) == 0;  // its begin is not known
   Notices notices;
   if (!first) {
-    // Ranks first: the host's excuse asks who of them is named.
+    // Ranks first: the host's excuse checks which rank is named.
     notices.rank = rank_blame_.end_step(step, now, duration, rank_cost_);
     if (across_hosts()) notices.host = host_blame_.end_step(step, now, duration, host_cost_);
   }

@@ -16,7 +16,7 @@
 namespace hvdtune {
 
 enum class EventKind : std::uint8_t {
-  kRow,             ///< text = tensor name, value = pid: what `row` stands for from now on
+  kRow,             ///< text = tensor name, value = pid: the meaning of `row` from now on
   kShape,           ///< text = shape of the tensor of `row` from now on
   kNegotiateStart,  ///< detail = OpKind
   kRankReady,       ///< value = rank
@@ -27,7 +27,7 @@ enum class EventKind : std::uint8_t {
   kInstant,  ///< text = name
 };
 
-/// One event as the engine leaves it: fixed size, nothing formatted.
+/// One event as the engine records it: fixed size, not formatted.
 struct EventRecord {
   Nanos time = 0;
   const char* label = nullptr;  ///< static storage
@@ -41,7 +41,7 @@ struct EventRecord {
 static_assert(sizeof(EventRecord) == 40 && std::is_trivially_copyable_v<EventRecord>);
 
 /// Bounded ring of event records, each followed by its text, if any, in further slots. One thread
-/// pushes, one drains; neither ever waits. Memory is touched only as it is first used.
+/// pushes, one drains; neither ever waits. Memory is first touched when it is used.
 class EventRing {
  public:
   /// Longer texts are cut.
@@ -77,11 +77,11 @@ class EventRing {
     pushed_.store(pushed_local_, std::memory_order_release);
   }
 
-  /// Producer. Slots that the consumer has not read when last looked at: an upper bound.
+  /// Producer. Slots that the consumer had not read when last checked: an upper bound.
   [[nodiscard]] std::size_t used() const { return pushed_local_ - drained_seen_; }
 
-  /// Consumer. Hands the events that are there, at most about `limit` slots of them, to
-  /// `consume(const EventRecord&, std::string_view text)`. Returns false if there were none.
+  /// Consumer. Hands the available events, at most about `limit` slots of them, to `consume(const
+  /// EventRecord&, std::string_view text)`. Returns false if there were none.
   template <class Consume>
   bool drain(std::size_t limit, Consume&& consume) {
     const std::size_t begin = drained_.load(std::memory_order_relaxed);

@@ -20,9 +20,9 @@ std::filesystem::path with_name(const std::string& path, const std::string& inse
 
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
-/// Whether a process joins the file with others. It holds a lock of the other kind; a shared one
-/// shows that, and two that look at once do not see each other. Some network file systems know
-/// only one kind: it is asked for first, and given back.
+/// Whether a process is joining the file with others. It holds a lock of the other kind. Trying a
+/// shared lock shows that, and two processes that try at once do not see each other. Some network
+/// file systems have only one kind, so the shared lock is taken first, and released again.
 bool is_being_joined(int file) {
   if (flock(file, LOCK_SH | LOCK_NB) != 0) return errno == EWOULDBLOCK;
   flock(file, LOCK_UN);
@@ -38,8 +38,8 @@ struct flock whole_file() {
   return lock;
 }
 
-/// Who uses an open file, if another process does. Holds nothing meanwhile: its owner may just be
-/// about to lock it.
+/// The user of an open file, if it is another process. Holds no lock meanwhile: the file's owner
+/// may be about to lock it.
 std::optional<std::string> user_of(int file) {
   if (is_being_joined(file)) return kJoiner;
   struct flock lock = whole_file();
@@ -48,7 +48,7 @@ std::optional<std::string> user_of(int file) {
   return "another job (process " + std::to_string(lock.l_pid) + ")";
 }
 
-/// Who uses a file of ranks 1 … size - 1, if any other job does.
+/// The user of a file of ranks 1 … size - 1, if another job uses any.
 std::string user_of_others(const std::string& path, int size) {
   for (int rank = 1; rank < size; ++rank) {
     const int file = ::open(path_of_rank(path, rank).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);

@@ -7,23 +7,23 @@
 
 namespace hvdtune {
 
-/// Why no file whose name ends in .gz is recorded to.
+/// Why a recording cannot use a file whose name ends in .gz.
 inline constexpr std::string_view kNotCompressed = "it is not compressed, and the name ends in .gz";
 
-/// Why a timeline cannot be recorded, as a sentence without its end.
+/// Why a timeline cannot be recorded, as a sentence without a full stop.
 std::string cannot_write(const std::string& path, const std::string& what);
 
-/// Opens a file to record to, for reading and writing; makes it, and its folder, where they are not
-/// there. `more`: O_EXCL or 0. -1 = errno tells why not.
+/// Opens a file to record to, for reading and writing; creates it and its folder if they do not
+/// exist. `more`: O_EXCL or 0. Returns -1 on failure, with errno.
 int open_to_record(const std::string& path, int more);
 
-/// Makes an open file this process's to record to, until it closes any descriptor of it or ends; a
-/// forked child has no share in that. Returns who uses it, if another process does: it records
-/// to it, or joins it with other files. A file system without locks refuses nobody.
+/// Locks an open file for this process's recording, until it closes any descriptor of the file or
+/// ends; a forked child does not inherit the lock. If another process uses the file, returns which:
+/// it records to it, or joins it with other files. A file system without locks refuses nobody.
 std::optional<std::string> lock_file(int file);
 
-/// A file that a recording is to begin in soon, held for this process. Not changed, but created if
-/// it was not there.
+/// A file for a recording that begins soon, held for this process. It is not changed, but created
+/// if it does not exist.
 class FileClaim {
  public:
   FileClaim() = default;
@@ -31,18 +31,18 @@ class FileClaim {
   FileClaim& operator=(const FileClaim&) = delete;
   ~FileClaim() { release(); }
 
-  /// Claims `path`; where another job uses it, or one of the files of the ranks 1 … size - 1 beside
-  /// it, the first of t-2.json, t-3.json … of which nothing is there. Returns an error text, or an
-  /// empty string.
+  /// Claims `path`; if another job uses it, or one of the files of the ranks 1 … size - 1 beside
+  /// it, claims the first of t-2.json, t-3.json … that does not exist, for any rank. Returns an
+  /// error text, or an empty string.
   std::string take(const std::string& path, int size);
   /// The file that was claimed.
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Who uses the file that was asked for, if another one was claimed.
+  /// The user of the requested file, if another one was claimed.
   [[nodiscard]] const std::string& user() const { return user_; }
-  /// Others may have it from now on.
+  /// Releases the file for others.
   void release();
-  /// Gives the open file away, with the hold on it; -1 if none is held. Closing any other
-  /// descriptor of the file in this process ends the hold.
+  /// Hands over the open file with its lock; -1 if none is held. Closing any other descriptor of
+  /// the file in this process ends the lock.
   [[nodiscard]] int hand_over() { return std::exchange(file_, -1); }
 
  private:
@@ -53,9 +53,9 @@ class FileClaim {
 
 /// The file of a rank: rank 0's is `path`; "t.json" becomes "t.rank3.json" on rank 3.
 std::string path_of_rank(const std::string& path, int rank);
-/// "t.json" becomes "t-2.json" for number 2, and stays for 1.
+/// "t.json" becomes "t-2.json" for number 2, and is unchanged for 1.
 std::string numbered_path(const std::string& path, int number);
-/// Files that are tried one after the other where others are in use.
+/// The most names that are tried if files are in use.
 inline constexpr int kMostNumbers = 1000;
 
 }  // namespace hvdtune

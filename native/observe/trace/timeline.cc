@@ -20,7 +20,7 @@ std::string Timeline::start(const std::string& path, bool mark_cycles, int claim
   mark_cycles_.store(mark_cycles, std::memory_order_relaxed);
   if (active() && path == path_) return {};
   stop();
-  if (path == path_) join();  // else two would write it
+  if (path == path_) join();  // otherwise two writers would write it
   if (origin_ == 0) {
     origin_ = monotonic_now();
     origin_wall_micros_ = wall_clock_now() / kMicrosecond;
@@ -43,7 +43,7 @@ std::string Timeline::start(const std::string& path, bool mark_cycles, int claim
 void Timeline::stop() {
   if (!writer_) return;
   if (!writer_->in_owner_process()) {
-    // A forked child: the parent writes the file; what the missing thread holds stays as it is.
+    // A forked child: the parent writes the file; leave alone what the missing thread may hold.
     active_.store(false, std::memory_order_relaxed);
     static_cast<void>(writer_.release());
     static_cast<void>(ring_.release());
@@ -68,7 +68,7 @@ void Timeline::stop() {
 void Timeline::replace_stopped(std::shared_ptr<Stopped> stopped) {
   const std::lock_guard lock(stopped_mutex_);
   std::swap(stopped_, stopped);
-  // In a forked child, what the parent's thread writes can be neither waited for nor destroyed.
+  // In a forked child, the parent's writer can be neither waited for nor destroyed.
   if (stopped && !stopped->writer->in_owner_process()) {
     static_cast<void>(new std::shared_ptr<Stopped>(std::move(stopped)));
   }
@@ -217,7 +217,7 @@ std::uint32_t Timeline::find_or_add_row(std::string_view tensor) {
 }
 
 // When all slots are taken: the next one, in turn, that is idle and was not used since the hand
-// last passed. Two rounds suffice to find one, if any is idle.
+// last passed it (clock algorithm). Two rounds are enough to find one, if any is idle.
 std::uint32_t Timeline::free_row_slot() {
   if (rows_.size() < max_rows_) {
     rows_.push_back(std::make_unique<Row>());
@@ -281,7 +281,7 @@ bool Timeline::push(const EventRecord& record, std::string_view text, std::size_
     return false;
   }
   ring_->push(record, text);
-  // Half full by the last look at the consumer: do not leave it asleep until it is too late.
+  // Half full at the last check of the consumer: wake it before the ring is full.
   const std::size_t half = ring_->capacity() / 2;
   if (ring_->used() >= half && ring_->used() - slots < half) writer_->wake();
   return true;

@@ -22,51 +22,51 @@ class TimelineWriter;
 /// tensor name ("row"), with a NEGOTIATE span, one tick per rank, and the operation's span with
 /// its activities.
 ///
-/// Events go as fixed records into a bounded ring; a thread that sleeps in between formats and
-/// writes them about every 50 ms. When the ring is full, events are lost and counted, and nobody
-/// waits. Whatever is lost, every B in the file has its E: the room for an E is set aside when its
-/// B is recorded.
+/// Events are put as fixed-size records into a bounded ring; a thread that sleeps in between
+/// formats and writes them about every 50 ms. If the ring is full, events are lost and counted, and
+/// nobody waits. Whatever is lost, every B in the file has its E: the room for an E is reserved
+/// when its B is recorded.
 ///
-/// Threads: active(), mark_cycles(), dropped() and join() may be called from anywhere. All others
-/// are called by one thread at a time, start() and stop() included: the engine holds its progress
-/// lock. Times are CLOCK_MONOTONIC nanoseconds.
+/// Threads: any thread may call active(), mark_cycles(), dropped() and join(). One thread at a time
+/// calls all others, including start() and stop(): the engine holds its progress lock. Times are
+/// CLOCK_MONOTONIC nanoseconds.
 class Timeline {
  public:
   /// Slots of the ring, of 40 bytes each: 10 MB.
   static constexpr std::size_t kDefaultCapacity = std::size_t{1} << 18;
-  /// Tensor names known at a time. Beyond that the name unused for longest is forgotten; should it
-  /// come back, it begins a second row.
+  /// Tensor names known at a time. Beyond that, a name that has not been used recently is
+  /// forgotten; if it is used again, it begins a second row.
   static constexpr std::size_t kDefaultMaxRows = std::size_t{1} << 16;
 
   explicit Timeline(std::size_t capacity = kDefaultCapacity,
                     std::size_t max_rows = kDefaultMaxRows);
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
-  /// As stop(), then join().
+  /// Calls stop(), then join().
   ~Timeline();
 
   /// Whether events are being recorded: one relaxed load, all that a timeline costs when off.
   [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_relaxed); }
 
-  /// Creates or empties the file, writes the header, starts the writer thread. The path in use:
-  /// only `mark_cycles` is taken over. Another path: the file in use is stopped first. Returns an
+  /// Creates or empties the file, writes the header, starts the writer thread. With the path in
+  /// use, only changes `mark_cycles`. With another path, stops the file in use first. Returns an
   /// empty string, or why nothing is recorded. Row numbers begin at 1 in every file; the times of
   /// all files of this object count from its first start. If the disk fails later, one warning is
-  /// logged and recording ends. `claimed`: as TraceFile::open has it; never with the path in use.
+  /// logged and recording ends. `claimed`: see TraceFile::open; not with the path in use.
   std::string start(const std::string& path, bool mark_cycles, int claimed = -1);
 
   /// Ends open spans; the writer thread writes what has been recorded so far and closes the file.
   /// Waits only for a file that was stopped before and is not closed yet. Idempotent.
   void stop();
-  /// Waits until the file that was stopped is closed. Returns at once where there is none.
+  /// Waits until the stopped file is closed. Returns at once if there is none.
   void join();
 
   [[nodiscard]] bool mark_cycles() const noexcept {
     return mark_cycles_.load(std::memory_order_relaxed);
   }
 
-  /// The coordinator has the first announcement of the tensor. If the row's previous operation has
-  /// not ended yet, the span begins when it ends.
+  /// The coordinator has received the first announcement of the tensor. If the row's previous
+  /// operation has not ended yet, the span begins when it ends.
   void negotiate_start(std::string_view tensor, OpKind kind, Nanos t);
   /// `rank` announced the tensor at `t`; between negotiate_start and negotiate_end.
   void rank_ready(std::string_view tensor, int rank, Nanos t);
@@ -87,7 +87,7 @@ class Timeline {
 
   /// Recorded only if cycles are marked.
   void cycle_start(Nanos t);
-  /// Something that concerns the whole job, e.g. a change of settings or a stall.
+  /// An event of the whole job, e.g. a change of settings or a stall.
   void instant(std::string_view name, Nanos t);
 
   /// Events lost in the current or last file because the ring was full.
@@ -100,7 +100,7 @@ class Timeline {
   struct Row {
     std::string name;
     std::string shape;    // the last one recorded
-    Nanos last_time = 0;  // of its last B or E: they never go backwards
+    Nanos last_time = 0;  // of its last B or E; times never go backwards
     Span negotiation = Span::kClosed;
     Span operation = Span::kClosed;
     Span activity = Span::kClosed;
@@ -137,7 +137,8 @@ class Timeline {
   std::unique_ptr<EventRing> ring_;
   std::unique_ptr<TimelineWriter> writer_;
 
-  /// A file that was stopped and is being written. The writer reads the ring: it goes first.
+  /// A file that was stopped and is being written. The writer reads the ring, so it is destroyed
+  /// first.
   struct Stopped {
     std::unique_ptr<EventRing> ring;
     std::unique_ptr<TimelineWriter> writer;

@@ -19,28 +19,29 @@ namespace hvdtune {
 /// The thread that moves events from a ring into a trace file: every 50 ms, or when woken.
 class TimelineWriter {
  public:
-  /// `ring` outlives the writer, the others finish(). `active` is cleared when writing fails.
+  /// `ring` outlives the writer, the others must exist until finish(). Clears `active` if writing
+  /// fails.
   TimelineWriter(EventRing& ring, const std::atomic<std::uint64_t>& dropped,
                  std::atomic<bool>& active, Nanos origin);
   TimelineWriter(const TimelineWriter&) = delete;
   TimelineWriter& operator=(const TimelineWriter&) = delete;
-  /// As finish(), then the thread ends.
+  /// Calls finish(), then waits until the thread ends.
   ~TimelineWriter();
 
-  /// Opens the file and starts the thread. `claimed`: as TraceFile::open has it. Returns an error
-  /// text, or an empty string.
+  /// Opens the file and starts the thread. `claimed`: see TraceFile::open. Returns an error text,
+  /// or an empty string.
   std::string start(const std::string& path, std::int64_t origin_wall_micros, int claimed);
 
-  /// Any thread: there is much to do.
+  /// Any thread: wakes the writer, because there is much to write.
   void wake();
 
-  /// What is in the ring will be written, and the file closed. Returns at once. Idempotent.
+  /// Lets the thread write the ring's contents and close the file. Returns at once. Idempotent.
   void finish();
   /// Any thread: waits until that is done.
   void join();
 
-  /// False in a forked child: there is no thread, so the writer can be neither finished nor
-  /// destroyed.
+  /// False in a forked child: it does not have the thread, so the writer can be neither finished
+  /// nor destroyed.
   [[nodiscard]] bool in_owner_process() const;
 
  private:

@@ -22,18 +22,19 @@ constexpr int kPopulateWrite = 23;  // since Linux 5.14; older kernels refuse it
 #endif
 
 constexpr std::size_t kBlanksAtOnce = 65536;
-/// Blanks behind the array, which have their place on the disk: room to say that it is full.
+/// Blanks after the array, already allocated on the disk: room for the event that says the disk is
+/// full.
 constexpr std::size_t kReserve = 512;
 constexpr std::size_t kLongestReason = 200;
 
 std::string error_text(int code) { return std::strerror(code); }
 
-/// What a user calls it, and what the system does.
+/// The error in plain words, and the system's text.
 std::string reason_of(int code) {
   const char* words = nullptr;
   if (code == ENOSPC) words = "the disk was full";
   if (code == EDQUOT) words = "the disk quota was used up";
-  if (code == EFBIG) words = "the file had the most bytes that the process may write";
+  if (code == EFBIG) words = "the file reached the size limit of this process";
   if (code == EIO) words = "the disk failed";
   return words == nullptr ? error_text(code) : std::string(words) + " (" + error_text(code) + ")";
 }
@@ -75,16 +76,16 @@ std::string TraceFile::open(const std::string& path, std::string_view elements, 
   return {};
 }
 
-// A write(2) of more than one page can be cut short by SIGKILL between two pages, which would
-// leave a file that ends in the middle of an event. A read(2) from memory into pages that are
-// already mapped is not interrupted. So the file is first made longer by blanks, which JSON allows
-// behind the array and which also finds out whether the disk has room, and then everything from
-// the old bracket to the new one appears in one such copy.
+// A write(2) of more than one page can be cut short by SIGKILL between two pages, which would leave
+// a file that ends in the middle of an event. A read(2) from memory into pages that are already
+// mapped is not interrupted. So the file is first extended with blanks, which JSON allows after the
+// array; this also shows whether the disk has room. Then one such copy writes everything from the
+// old bracket to the new one.
 bool TraceFile::append(std::string_view elements, std::string_view more) {
   if (end_ == 0) return false;
   if (const std::string what = what_others_did(); !what.empty()) {
     error_ = cannot_write(path_, what);
-    end_ = 0;  // nothing of it is ours
+    end_ = 0;  // nothing of it belongs to us
     close();
     return false;
   }
@@ -104,7 +105,7 @@ bool TraceFile::append(std::string_view elements, std::string_view more) {
   return false;
 }
 
-/// What keeps the file from being this process's alone, if anything does.
+/// Why the file does not belong to this process alone any more, if so.
 std::string TraceFile::what_others_did() const {
   struct stat info{};
   if (fstat(file_, &info) != 0) return error_text(errno);
@@ -112,7 +113,7 @@ std::string TraceFile::what_others_did() const {
   if (static_cast<std::size_t>(info.st_size) != end_ + kReserve) {
     return "another process has changed it";
   }
-  // The lock goes when this process closes any other descriptor of the file, as a reader has one.
+  // The lock is lost when this process closes any other descriptor of the file, such as a reader's.
   const auto user = lock_file(file_);
   return user ? "it is in use by " + *user : std::string();
 }
@@ -139,8 +140,8 @@ bool TraceFile::copy_unkillably(std::size_t at, std::string_view text) {
       mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_, static_cast<off_t>(base));
   if (memory == MAP_FAILED) return false;
   madvise(memory, length, kPopulateWrite);
-  // By a system call, not memcpy: if the file shrank or its disk failed, this returns an error
-  // where touching the memory would raise SIGBUS.
+  // A system call, not memcpy: if the file shrank or its disk failed, this returns an error, while
+  // touching the memory would raise SIGBUS.
   const ssize_t copied = pread(staging_, static_cast<char*>(memory) + (at - base), text.size(), 0);
   munmap(memory, length);
   return copied == static_cast<ssize_t>(text.size());
@@ -160,7 +161,7 @@ bool TraceFile::write_at(std::size_t at, std::string_view text) {
   return true;
 }
 
-/// Over blanks that have their place on the disk already: this needs no room.
+/// Overwrites blanks that are already allocated on the disk, so this needs no room.
 void TraceFile::cut_off(std::string_view why, int code) {
   if (end_ == 0) return;
   std::string words = ",\n{\"name\":\"hvdtune_cut_off\",\"ph\":\"M\",\"pid\":";
@@ -178,7 +179,8 @@ void TraceFile::cut_off(std::string_view why, int code) {
 }
 
 void TraceFile::close() {
-  // What is behind the array goes. Should it stay, it is blank, or was never part of the array.
+  // Cut everything after the array. If this fails, the rest is blank, or was never part of the
+  // array.
   if (end_ > 0 && ftruncate(file_, static_cast<off_t>(end_)) != 0 && error_.empty()) {
     error_ = cannot_write(path_, error_text(errno));
   }

@@ -48,7 +48,7 @@ class TraceFormatter {
 
   Nanos origin_;
   std::vector<Row> rows_;
-  std::string_view separator_;  // what the next event begins with
+  std::string_view separator_;  // text before the next event
 };
 
 }  // namespace hvdtune

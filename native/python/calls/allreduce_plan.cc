@@ -17,11 +17,11 @@ namespace py = pybind11;
 namespace hvdtune::python {
 namespace {
 
-/// What a tensor was when it was submitted, and as what the engine knows it. Small: with hundreds
-/// of tensors, what they are compared with has left the cache since the step before.
+/// A tensor's description when it was submitted, and the engine's number of it. Small, because with
+/// hundreds of tensors this data has left the cache since the previous step.
 class Remembered {
  public:
-  /// False, and it is like no tensor, where it has too many dimensions.
+  /// If the tensor has too many dimensions, returns false and then matches no tensor.
   bool remember(const Described& tensor) {
     dims_ = kNothing;
     if (tensor.dims > kMostDims) return false;
@@ -77,7 +77,7 @@ class Together {
     handles_.reserve(tensors_.size());
   }
 
-  /// Throws at the first tensor that is refused; those before it are under way.
+  /// Throws at the first tensor that is refused; the earlier ones are under way.
   void submit() {
     describe_all();
     Engine::HeldRings held(engine());
@@ -90,24 +90,24 @@ class Together {
         engine().submit_again(std::span(plan_.known).subspan(first, count),
                               std::span(memory_).subspan(first, count), handles_);
       }
-      // The first one that is not as it was, or that the engine does not know any more.
+      // The first one that has changed, or that the engine does not know any more.
       if (handles_.size() < memory_.size()) submit_anew(handles_.size());
     }
     held.then_waits();
   }
 
-  /// Throws when it is interrupted.
+  /// Throws if it is interrupted.
   void wait() {
     // The last one first: a blocked wait makes the coordinator close its batch.
     for (auto handle = handles_.rbegin(); handle != handles_.rend(); ++handle) {
       if (*handle <= 0) continue;
       if (!engine().is_done(*handle)) python::wait(engine(), *handle);
-      // What has failed stays; mostly, all are done.
+      // Failed ones stay; usually all are done.
       engine().retire(std::span(handles_.begin(), handle.base()));
     }
   }
 
-  /// Appends to a list what has become of each so far; false unless all are reduced.
+  /// Appends each one's outcome so far to a list; false unless all are reduced.
   bool report(py::list outcomes) const {
     bool all = handles_.size() == tensors_.size();
     for (std::size_t i = 0; i < handles_.size(); ++i) {
@@ -134,7 +134,7 @@ class Together {
     return PyTuple_GET_ITEM(tensors_.ptr(), static_cast<Py_ssize_t>(i));
   }
 
-  /// Where the tensors are that are of the type and shape they had before.
+  /// Finds the addresses of the tensors whose type and shape have not changed.
   void describe_all() {
     Described found;
     for (std::size_t i = 0; i < memory_.size(); ++i) {
@@ -170,7 +170,7 @@ class Together {
   HotCalls& calls_;
   py::object owner_;
   py::tuple tensors_;                 // a copy: the list may change while this waits
-  std::vector<TensorMemory> memory_;  // null: to be submitted anew
+  std::vector<TensorMemory> memory_;  // null: must be described again
   std::vector<std::int64_t> handles_;
 };
 
@@ -207,7 +207,7 @@ PyMethodDef reduce_method = {"reduce", fast(reduce), METH_FASTCALL,
 
 void bind_allreduce_plan(py::module_& module) {
   py::class_<AllreducePlan> type(module, "AllreducePlan",
-                                 "Allreduces in place that are made together, again and again.");
+                                 "Allreduces in place that are repeated together.");
   type.def(py::init([](py::object calls, py::dict codes, py::tuple names, const py::object& op,
                        double prescale, double postscale, const py::object& process_set) {
              if (!py::isinstance<HotCalls>(calls)) throw py::type_error("calls: a HotCalls");

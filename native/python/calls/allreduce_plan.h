@@ -1,4 +1,4 @@
-// Many allreduces that come again and again together, as those of an optimizer's gradients.
+// Many allreduces that are repeated together, such as those of an optimizer's gradients.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -23,7 +23,7 @@ bool prepare_name(PyObject* name, TensorOperation& out) {
     return false;
   }
   thread_local std::string whole;  // until the thread's next call
-  // What core/operations.py makes of the names in op_kind.h.
+  // The prefixes that core/operations.py derives from the names in op_kind.h.
   static constexpr std::array<const char*, 5> kPrefixes = {"allreduce.", "allgather.", "broadcast.",
                                                            "alltoall.", "reducescatter."};
   whole.assign(kPrefixes[static_cast<std::size_t>(out.kind)])
@@ -65,8 +65,8 @@ bool prepare_root(PyObject* root, TensorOperation& out) {
   return overflow == 0 && out.root == rank;
 }
 
-/// Rows of the result when all members bring as many as this one; -1 where it has the tensor's
-/// shape, or nothing when the slow path has the words for what is wrong, or a better place.
+/// Rows of the result if all members have as many as this one; -1 if it has the tensor's shape.
+/// Nothing if the slow path must report an error, or handles the case better.
 std::optional<std::int64_t> rows_of_result(Engine& engine, const TensorOperation& wanted) {
   if (wanted.kind == OpKind::kBroadcast) return -1;
   const auto [index, members] = engine.place_in_set(wanted.process_set);
@@ -74,13 +74,13 @@ std::optional<std::int64_t> rows_of_result(Engine& engine, const TensorOperation
   std::int64_t rows = wanted.shape[0];
   if (wanted.kind == OpKind::kReducescatter) {
     rows = scattered_rows(rows, index, members);
-    return rows == 0 ? std::nullopt : std::optional(rows);  // no memory to speak of
+    return rows == 0 ? std::nullopt : std::optional(rows);  // no memory to provide
   }
   if (wanted.kind == OpKind::kAlltoall && rows % members != 0) return std::nullopt;
   if (wanted.kind == OpKind::kAllgather) rows *= members;
   auto bytes = static_cast<std::int64_t>(dtype_size(wanted.dtype));
   for (const std::int64_t dim : wanted.shape.subspan(1)) bytes *= dim;
-  // The result may turn out to be longer, and this in vain: that must cost little.
+  // The result may turn out to be longer, so that this memory is not used: it must be cheap.
   const bool large = rows * bytes >= static_cast<std::int64_t>(kLeastLargeBlock);
   return large ? std::nullopt : std::optional(rows);
 }
@@ -134,8 +134,8 @@ py::object HotCalls::engine() const { return engine_of(running_); }
 bool HotCalls::prepare(PyObject* const* args, Py_ssize_t count, Described& tensor,
                        TensorOperation& out) {
   if (count != kArguments) throw py::type_error("an allreduce takes 8 arguments");
-  // The name last: it lies in a string that a call within this one, from Python code that the
-  // others may run, would overwrite.
+  // Prepare the name last: it is in a thread-local string, which a nested call would overwrite if
+  // preparing another argument runs Python code.
   return args[2] == Py_None && prepare_operator(args[4], out) &&
          prepare_factors(args[5], args[6], out) && prepare_set(args[7], out) &&
          prepare_tensor(args[0], args[1], tensor, out) && prepare_name(args[3], out);

@@ -1,4 +1,4 @@
-// From what Python gives to what the engine takes, for the calls that are made for every gradient.
+// Converts Python's arguments to the engine's, for the calls that are made for every gradient.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,16 +10,15 @@
 
 namespace hvdtune::python {
 
-/// What Python has to give for the calls that go past its layers: see _native.pyi. All methods
-/// need the interpreter lock.
+/// The calls that bypass Python's layers: see _native.pyi. All methods need the interpreter lock.
 class HotCalls {
  public:
   static constexpr Py_ssize_t kArguments = 8;  // of prepare()
   static constexpr Py_ssize_t kFewest = 6;     // of prepare_other()
   static constexpr Py_ssize_t kMost = 10;
 
-  /// `running`: a Running; `pending`: a Pending by handle; `id_of`: the number of any process set
-  /// but `whole_job`. Throws TypeError if `running` is not a Running.
+  /// `running`: a Running; `pending`: a Pending by handle; `id_of`: returns the number of any
+  /// process set except `whole_job`. Throws TypeError if `running` is not a Running.
   HotCalls(pybind11::object running, pybind11::dict pending, pybind11::object whole_job,
            pybind11::object id_of);
 
@@ -27,31 +26,31 @@ class HotCalls {
   [[nodiscard]] pybind11::object engine() const;
 
   /// (tensor, codes, average, name, operator, prescale, postscale, process set): fills in an
-  /// allreduce in place, which refers to `tensor`. False when it is not one that can be handed over
-  /// as it is: the slow path knows what to do or say.
+  /// allreduce in place, which refers to `tensor`. False if it cannot be submitted like this: the
+  /// slow path then handles it or reports the error.
   bool prepare(PyObject* const* args, Py_ssize_t count, Described& tensor, TensorOperation& out);
 
   /// The same for the other operations, of (kind, tensor, codes, name, process set, maker of the
   /// output, root, operator, prescale, postscale), of which the last four are optional. `output`
-  /// gets what the maker returns, or the tensor itself where there is no maker.
+  /// gets the maker's result, or the tensor itself if there is no maker.
   bool prepare_other(Engine& engine, PyObject* const* args, Py_ssize_t count, Described& tensor,
                      TensorOperation& out, pybind11::object& output);
 
-  /// Sends the result of what prepare() filled in to `output` instead. False when that is not dense
-  /// memory of the same type and shape.
+  /// Sets `output` as the result's memory of the allreduce that prepare() has filled in. False if
+  /// it is not dense memory of the same type and shape.
   static bool redirect(PyObject* output, PyObject* codes, TensorOperation& allreduce);
 
   /// Lets Python's side wait for a handle later, and keeps the tensor until then. Null, with a
-  /// Python error set, when there is no memory for that; the tensor is then kept for good.
+  /// Python error set, if there is no memory for that; the tensor is then kept for ever.
   [[nodiscard]] pybind11::object keep(const pybind11::object& engine, std::int64_t number,
                                       PyObject* tensor) const;
 
-  /// Of a process set. Throws Python's error for what is none.
+  /// The number of a process set. Throws Python's error for other objects.
   [[nodiscard]] std::uint32_t number_of(PyObject* set) const;
 
   [[nodiscard]] PyObject* pending() const { return pending_.ptr(); }
 
-  /// False when nobody has it, or another thread was quicker.
+  /// False if the handle is unknown, or another thread was faster.
   bool forget(PyObject* handle) const;
 
  private:

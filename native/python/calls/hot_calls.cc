@@ -1,5 +1,5 @@
-// The calls that are made often, above all for every gradient, as methods that Python calls without
-// building an argument tuple. pybind11's dispatch and conversions cost more than the engine's own
+// Frequent calls, above all those for every gradient, as methods that Python calls without building
+// an argument tuple. pybind11's dispatch and conversions would cost more than the engine's own
 // part.
 #include "python/calls/hot_calls.h"
 
@@ -24,7 +24,7 @@ PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
     Described tensor;
     TensorOperation allreduce;
     if (!engine || !calls.prepare(args, count, tensor, allreduce)) Py_RETURN_NONE;
-    // The interpreter lock stays: submitting never waits for anybody.
+    // Keep the interpreter lock: submitting never waits for other ranks.
     const std::int64_t number = object_in<Engine>(engine.ptr()).submit(allreduce);
     py::object handle = calls.keep(engine, number, args[0]);
     if (!handle) throw py::error_already_set();
@@ -32,8 +32,8 @@ PyObject* submit_in_place(PyObject* self, PyObject* const* args, Py_ssize_t coun
   });
 }
 
-/// Submits an operation and waits for it; what collect() gives. Throws when it fails or a signal's
-/// handler does.
+/// Submits an operation, waits for it, and returns like collect(). Throws if it fails or a signal
+/// handler throws.
 py::object run_at_once(Engine& engine, const TensorOperation& wanted, PyObject* tensor,
                        PyObject* output) {
   std::int64_t handle = 0;
@@ -44,15 +44,14 @@ py::object run_at_once(Engine& engine, const TensorOperation& wanted, PyObject* 
   try {
     return collect(engine, handle);
   } catch (const py::error_already_set&) {
-    // Interrupted: the engine goes on working on the tensors, whose memory must stay.
+    // Interrupted: the engine still works on the tensors, whose memory must be kept.
     Py_INCREF(tensor);
     Py_XINCREF(output);
     throw;
   }
 }
 
-/// prepare()'s arguments, and where the result goes if not into the tensor -> True when it is done,
-/// or False.
+/// prepare()'s arguments, and an output if it is not the tensor -> True if it is done, else False.
 PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
@@ -67,8 +66,8 @@ PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t co
   });
 }
 
-/// prepare_other()'s arguments -> the output; or (outputs, numbers) of the engine when the result
-/// is not as long as this rank expected; or None.
+/// prepare_other()'s arguments -> the output; or (outputs, numbers) of the engine if the result has
+/// not the length that this rank expected; or None.
 PyObject* exchange_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
@@ -84,7 +83,7 @@ PyObject* exchange_at_once(PyObject* self, PyObject* const* args, Py_ssize_t cou
   });
 }
 
-/// (process set) -> True when all its ranks have come, or False when no engine runs.
+/// (process set) -> True after all its ranks have arrived, or False if no engine runs.
 PyObject* barrier_at_once(PyObject* self, PyObject* set) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);
@@ -133,7 +132,7 @@ PyObject* collect_in_place(PyObject* self, PyObject* handle) {
   });
 }
 
-/// (handle) -> what wait() and take() give, None when the operation brought nothing.
+/// (handle) -> the results of wait() and take(), None if the operation has none.
 PyObject* collect_results(PyObject* self, PyObject* handle) {
   return translated([&]() -> PyObject* {
     const std::int64_t number = PyLong_AsLongLong(handle);

@@ -1,4 +1,4 @@
-// What the classes need whose methods Python calls without building an argument tuple.
+// Helpers for classes whose methods Python calls without building an argument tuple.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,7 +8,7 @@
 
 namespace hvdtune::python {
 
-/// Runs `body`; null with Python's error set when it throws.
+/// Runs `body`; null with Python's error set if it throws.
 template <typename Body>
 PyObject* translated(Body&& body) {
   try {
@@ -34,13 +34,13 @@ T& object_in(PyObject* self) {
   return *static_cast<T*>(object);
 }
 
-/// A function of METH_FASTCALL as a method table wants it.
+/// A METH_FASTCALL function with the type that a method table requires.
 template <typename Function>
 PyCFunction fast(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-/// `method` lives as long as the type.
+/// `method` must exist as long as the type.
 inline void add_method(pybind11::handle type, PyMethodDef& method) {
   const auto descriptor = pybind11::reinterpret_steal<pybind11::object>(
       PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(type.ptr()), &method));

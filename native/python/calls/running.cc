@@ -11,13 +11,13 @@ namespace py = pybind11;
 namespace hvdtune::python {
 namespace {
 
-// No classes of pybind11's: their properties cost ten times what reading a member does, and every
-// mark, counter and gradient reads the engine. No garbage collector's either: nothing that they
-// hold refers to them.
+// These are not pybind11 classes, whose properties cost ten times as much as reading a member:
+// every mark, counter and gradient reads the engine. They do not support cyclic garbage collection
+// either: nothing that they hold refers to them.
 
 struct Running {
   PyObject ob_base;
-  PyObject* engine;  // what Python's side has set: an Engine or None
+  PyObject* engine;  // set by Python: an Engine or None
 };
 
 struct Pending {
@@ -85,9 +85,9 @@ std::array<PyMemberDef, 2> running_members = {{
 std::array<PyMemberDef, 5> pending_members = {{
     {"engine", T_OBJECT_EX, offsetof(Pending, engine), READONLY, "The engine that runs it."},
     {"memory", T_OBJECT_EX, offsetof(Pending, memory), READONLY,
-     "What must live until it is done."},
+     "Objects that must exist until it is done."},
     {"finish", T_OBJECT_EX, offsetof(Pending, finish), READONLY,
-     "Makes the result of what the engine returns; None: the result is known."},
+     "Makes the result from the engine's return value; None: the result is known."},
     {"result", T_OBJECT_EX, offsetof(Pending, result), READONLY, "The result, if it is known."},
     {},
 }};

@@ -1,5 +1,5 @@
-// What the calls that are made for every gradient share with `hvdtune.core`: the engine that runs,
-// and what is kept of an operation until its result is fetched.
+// State that the calls for every gradient share with `hvdtune.core`: the running engine, and the
+// data of an operation until its result is fetched.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -16,11 +16,11 @@ void bind_running(pybind11::module_& module);
 /// Whether `object` is an instance of Running.
 [[nodiscard]] bool is_running_object(pybind11::handle object);
 
-/// A Pending of an operation in place on `tensor`: nothing finishes it, the tensor is the result.
-/// Null with Python's error set if there is no memory for it.
+/// A Pending of an operation in place on `tensor`, which is the result; it has no finishing
+/// function. Null with Python's error set if there is no memory for it.
 [[nodiscard]] pybind11::object pending_in_place(pybind11::handle engine, pybind11::handle tensor);
 
-/// What a Pending has, borrowed.
+/// The fields of a Pending, borrowed.
 struct PendingFields {
   PyObject* engine;
   PyObject* finish;

@@ -15,7 +15,7 @@ struct DeviceArray {
   DType dtype;
 };
 
-/// As NumPy writes it. It has no bfloat16: whose bits these are knows whoever asked for them.
+/// NumPy's type text. NumPy has no bfloat16: the caller knows that the bits are bfloat16.
 std::string type_text(DType dtype) {
   const std::string bytes = std::to_string(dtype_size(dtype));
   switch (dtype) {
@@ -46,7 +46,7 @@ py::dict cuda_array_interface(const DeviceArray& array) {
   interface["typestr"] = type_text(array.dtype);
   interface["data"] = py::make_tuple(array.buffer.pointer(), false);
   interface["strides"] = py::none();
-  interface["stream"] = py::none();  // whoever has it has waited for it
+  interface["stream"] = py::none();  // the owner has waited for it
   interface["version"] = 3;
   return interface;
 }

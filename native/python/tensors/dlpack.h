@@ -36,7 +36,7 @@ struct DLTensor {
     std::uint16_t lanes;
   } dtype;
   std::int64_t* shape;
-  std::int64_t* strides;  // in elements; null: the last dimension lies closest, without gaps
+  std::int64_t* strides;  // in elements; null: contiguous, the last dimension varies fastest
   std::uint64_t byte_offset;
 };
 

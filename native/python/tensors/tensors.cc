@@ -35,7 +35,7 @@ py::object call(PyObject* object, PyObject* method) {
   return py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(object, method));
 }
 
-/// False, perhaps with a Python error set, when `codes` does not have the type.
+/// False, perhaps with a Python error set, if `codes` does not have the type.
 bool find_code(PyObject* dtype, PyObject* codes, DType& out) {
   PyObject* code = PyDict_GetItemWithError(codes, dtype);
   if (code == nullptr) return false;
@@ -91,10 +91,10 @@ bool describe_tensor(PyObject* tensor, PyObject* codes, Described& out) {
   return take_shape(dims.data(), count, out);
 }
 
-/// torch's own type of tensors offers everything at once, from version 2.10 on. Attribute by
-/// attribute costs about as much as the engine's whole part in submitting the tensor.
+/// torch's own tensor type provides everything in one call, from version 2.10 on. Reading attribute
+/// by attribute costs about as much as the engine's whole part in submitting the tensor.
 struct Exchange {
-  PyTypeObject* type = nullptr;  // that was looked at; subclasses may behave in other ways
+  PyTypeObject* type = nullptr;  // the type that was looked up; subclasses may behave differently
   const dlpack::ExchangeAPI* api = nullptr;
   PyObject* codes = nullptr;  // that have the type's dtypes
 };
@@ -160,7 +160,7 @@ bool exchange_tensor(PyObject* tensor, Described& out) {
   if (exchange.api->tensor_from_py_object(tensor, &found) != 0) return false;
   if (found.device.type != dlpack::kDLCPU || found.data == nullptr) return false;
   if (!without_gaps(found) || !dtype_of(found, out.dtype)) return false;
-  // What the bits mean is not part of the exchange.
+  // The exchange does not say whether the bits must be negated or conjugated.
   if (call(tensor, names().is_neg).ptr() != Py_False) return false;
   out.memory = static_cast<std::byte*>(found.data) + found.byte_offset;
   return take_shape(found.shape, found.ndim, out);

@@ -10,7 +10,7 @@
 
 namespace hvdtune::python {
 
-/// What the engine has to know of a tensor.
+/// The engine's view of a tensor.
 struct Described {
   static constexpr std::size_t kMostDims = 16;
 
@@ -21,8 +21,8 @@ struct Described {
 };
 
 /// Describes a torch tensor or NumPy array; `codes` are dtype codes by the tensor's dtype. False,
-/// without a Python error, for whatever is not dense memory on the CPU that can be written to, of a
-/// type in `codes` (and for what has none: no elements). The caller holds the interpreter lock.
+/// without a Python error, for anything except dense writable CPU memory of a type in `codes`, and
+/// for tensors without elements. The caller holds the interpreter lock.
 bool describe(PyObject* tensor, PyObject* codes, Described& out);
 
 }  // namespace hvdtune::python

@@ -65,8 +65,9 @@ std::size_t direct_offset(std::size_t header_bytes, int ranks) {
                  static_cast<std::size_t>(ranks) * kAnnounceRing);
 }
 
-/// Space for small tensors; then for larger ones, none of which starts at the same place of a page
-/// as its neighbours: these are read together, and such lines displace each other from caches.
+/// Space for small tensors, then for larger ones. No larger one starts at the same offset in a page
+/// as its neighbours: ranks read them together, and lines with equal offsets displace each other
+/// from caches.
 constexpr std::size_t kDirectStride = kDirectBytes + kDirectLine;
 
 std::size_t large_direct_offset(std::size_t header_bytes, int ranks) {
@@ -79,7 +80,7 @@ std::size_t staged_offset(std::size_t header_bytes, int ranks) {
                  2 * kDirectSlots * static_cast<std::size_t>(ranks) * kDirectStride);
 }
 
-/// A cache line each: ranks write them all the time.
+/// One cache line each: ranks write them all the time.
 std::size_t shared_work_offset(std::size_t header_bytes, int ranks) {
   return page_up(staged_offset(header_bytes, ranks) +
                  kDirectSlots * static_cast<std::size_t>(ranks) * sizeof(StagedTensor));
@@ -111,7 +112,7 @@ std::shared_ptr<Arena> Arena::create(int ranks, int cpus, int local_ranks) {
     close(fd);
     fail("size");
   }
-  // The size is final: a peer cannot shrink the arena under the others' feet.
+  // The size is final: a peer cannot shrink the arena while others use it.
   fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   std::shared_ptr<Arena> arena(new Arena(fd, ranks, true));
   auto* header = reinterpret_cast<Header*>(arena->base_);
@@ -135,7 +136,7 @@ Arena::Arena(int fd, int ranks, bool owner)
     fail("map");
   }
   base_ = static_cast<std::byte*>(mapped);
-  madvise(base_, bytes_, MADV_HUGEPAGE);  // where the administrator allows it for shared memory
+  madvise(base_, bytes_, MADV_HUGEPAGE);  // if the administrator allows it for shared memory
   if (owner) {
     // A new memfd reads as zeros, which is the initial state of the large arrays; constructing the
     // header would touch every page of them.
@@ -289,8 +290,8 @@ void Arena::abort(const std::string& text) noexcept {
   for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake_all();
   header->bridge_bell.wake_all();
   for (BarrierCell& cell : header->barriers) {
-    // The generation stays: a waiter that polls must not take the wake-up for an open gate. A
-    // sleeper that misses it looks again after its slice (see ShmBarrier::wait).
+    // The generation does not change: a polling waiter must not mistake the wake-up for an open
+    // gate. A sleeper that misses the wake-up looks again after its slice (see ShmBarrier::wait).
     if (cell.sleepers.load(std::memory_order_seq_cst) != 0) {
       futex_wake(&cell.generation, kWakeAll);
     }

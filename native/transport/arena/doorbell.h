@@ -7,14 +7,14 @@
 
 namespace hvdtune {
 
-/// How urgent a ring is, and how urgent one must be to wake a sleeper.
+/// Urgency of a ring, and the least urgency that wakes a sleeper.
 enum class Urgency : std::uint32_t {
   kNone = 0,    ///< as a sleeper's threshold: no ring wakes
   kNormal = 1,  ///< new work
   kUrgent = 2,  ///< somebody is blocked; also wakes a sleeper that collects until a deadline
 };
 
-/// Who sleeps on a doorbell. Both may at once; a ring wakes the one that armed it.
+/// The threads that can sleep on a doorbell, also both at once; a ring wakes the one that armed it.
 enum class Sleeper : std::uint32_t {
   kThread = 1,  ///< the engine's own thread
   kCaller = 2,  ///< a user's thread that is blocked and drives the engine
@@ -31,14 +31,14 @@ class Doorbell {
     // One ringer makes the system call; the owner arms again before it sleeps.
     const std::uint32_t taken = armed_.exchange(0, std::memory_order_seq_cst);
     if (taken == 0) return;
-    // It may have been armed anew since the look above, by a sleeper that knows of this ring and is
-    // not asleep yet: with another ring it will not fall asleep unarmed.
+    // A sleeper that knows of this ring and is not asleep yet may have armed the doorbell again
+    // since the exchange above. Another ring keeps that sleeper from falling asleep unarmed.
     rings_.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&rings_, kWakeAll, taken >> kSleeperShift);
   }
 
-  /// sleep() with this returns at once if someone rang since. Take it before arm(), and look for
-  /// work once more after that.
+  /// sleep() with this value returns at once if someone has rung since. Read it before arm(), and
+  /// look for work once more after arm().
   [[nodiscard]] std::uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
 
   /// Owner: from now on rings of at least `urgency` wake `sleeper` (kNone: none does).
@@ -53,7 +53,7 @@ class Doorbell {
     futex_wait(&rings_, seen, deadline, static_cast<std::uint32_t>(sleeper));
   }
 
-  /// Wakes one sleeper whatever it has armed.
+  /// Wakes one sleeper, whatever urgency it has armed.
   void wake(Sleeper sleeper) {
     rings_.fetch_add(1, std::memory_order_seq_cst);
     futex_wake(&rings_, kWakeAll, static_cast<std::uint32_t>(sleeper));

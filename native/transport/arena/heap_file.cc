@@ -17,7 +17,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::uint64_t kGiB = 1ULL << 30;
-// Of the whole file: far below what a file or an address space can have.
+// Largest size of the whole file: far below the limits of files and address spaces.
 constexpr std::uint64_t kMaxFile = 16ULL << 40;
 
 constexpr std::uint64_t grain_up(std::uint64_t bytes) {
@@ -31,7 +31,7 @@ std::uint64_t machine_memory() {
   return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
 }
 
-/// A limit must not be tried out: going beyond it raises a signal.
+/// The limit must be checked beforehand: exceeding it raises a signal.
 bool may_be_as_large(std::uint64_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return true;

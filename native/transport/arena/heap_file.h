@@ -9,14 +9,14 @@
 
 namespace hvdtune {
 
-/// How far a process set is in its current reduction of registered memory; see
+/// Progress of a process set's current reduction of registered memory; see
 /// collective/shm/shm_registered.h.
 struct WorkCell {
-  /// Number of the reduction in the upper half, the next block that nobody has taken in the lower.
+  /// Upper half: number of the reduction. Lower half: the next block that nobody has taken.
   alignas(64) std::atomic<std::uint64_t> claim{0};
   /// Blocks of the current reduction that are finished.
   alignas(64) std::atomic<std::uint32_t> finished{0};
-  /// Counts reductions that have ended: what sleepers watch.
+  /// Counts the reductions that have ended; sleepers wait on it.
   alignas(64) std::atomic<std::uint32_t> ended{0};
   std::atomic<std::uint32_t> sleepers{0};
   /// By member: 2 × number + 1 while it works on a reduction, + 2 once it has done its part.
@@ -26,18 +26,20 @@ struct WorkCell {
   Progress members[kMaxRanksPerHost];
 };
 
-/// Memory of a host's ranks that tensors live in: a region for every rank, which the others map
-/// where they need it. Apart from the arena, because it lives as long as any tensor in it.
+/// Shared memory for the tensors of a host's ranks: a region for every rank, of which the others
+/// map the parts that they need. It is separate from the arena because it exists as long as any
+/// tensor in it.
 ///
-/// A memfd like the arena. The file is as large as all of the machine's memory for every rank, but
-/// consists of holes: only what is allocated and touched takes memory or address space. In front of
-/// the regions lie the work cells, and for every rank a table of where its tensors are.
+/// A memfd like the arena. Every rank's region is as large as all of the machine's memory, but
+/// consists of holes: only allocated and touched parts take memory or address space. The regions
+/// are preceded by the work cells, and by a table for every rank of the positions of its tensors.
 class HeapFile {
  public:
-  /// Null where the kernel refuses (a limit on the size of files, say): tensors then stay where
-  /// they are, and are copied.
+  /// Null if the kernel refuses (for example because of a limit on the size of files): tensors then
+  /// stay in private memory, and ranks copy them.
   static std::shared_ptr<HeapFile> create(int ranks);
-  /// Maps the front of the file behind `fd`, which stays the caller's. Throws Error(kAborted).
+  /// Maps the part of the file `fd` before the regions; `fd` stays the caller's. Throws
+  /// Error(kAborted).
   static std::shared_ptr<HeapFile> attach(int fd, int ranks);
 
   ~HeapFile();
@@ -51,14 +53,14 @@ class HeapFile {
   /// Where `rank`'s region begins in the file.
   [[nodiscard]] std::uint64_t region_start(int rank) const;
 
-  /// Of process set `number`.
+  /// The work cell of process set `number`.
   WorkCell& work_cell(int number);
-  /// Makes a cell as new. Nobody may be using it.
+  /// Resets a cell. Nobody may be using it.
   void reset_work_cell(int number);
 
-  /// Where the tensor of `slot` is in `rank`'s region, or, for a group, where the list of its
-  /// tensors' places is. Written by `rank` before it announces the tensor as registered; stays as
-  /// it is until the reduction has ended.
+  /// Position of the tensor of `slot` in `rank`'s region, or, for a group, of the list of its
+  /// tensors' positions. `rank` writes it before it announces the tensor as registered; it does not
+  /// change until the reduction has ended.
   std::atomic<std::uint64_t>& place(int rank, std::uint32_t slot);
 
  private:
@@ -70,7 +72,7 @@ class HeapFile {
   std::byte* front_;
 };
 
-/// Allocations begin at multiples of it: a huge page, where the system gives those.
+/// Allocations begin at multiples of it: the size of a huge page, if the system has them.
 inline constexpr std::uint64_t kHeapGrain = 2 << 20;
 
 }  // namespace hvdtune

@@ -10,7 +10,7 @@
 namespace hvdtune {
 namespace {
 
-// Mappings grow by so much, or by what is needed if that is more.
+// Mappings grow by this much, or by the need if that is more.
 constexpr std::uint64_t kStep = 64 << 20;
 
 }  // namespace
@@ -40,7 +40,7 @@ void PeerHeaps::reach(int rank, std::uint64_t offset, std::uint64_t bytes) {
                      : mremap(region.base, region.bytes, wanted, MREMAP_MAYMOVE);
   if (mapped == MAP_FAILED) {
     throw Error(ErrorKind::kAborted, "cannot map the tensors of rank " + std::to_string(rank) +
-                                         " that lie in shared memory: " + std::strerror(errno));
+                                         " in shared memory: " + std::strerror(errno));
   }
   region = {static_cast<std::byte*>(mapped), wanted};
   madvise(mapped, wanted, MADV_HUGEPAGE);

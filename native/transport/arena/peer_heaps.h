@@ -9,8 +9,8 @@
 
 namespace hvdtune {
 
-/// The ranks' regions of the heap file, as this process sees them: each is mapped from its
-/// beginning as far as it has been asked for. One thread at a time.
+/// The ranks' regions of the heap file, mapped into this process: each from its beginning up to the
+/// furthest byte that reach() was called for. One thread at a time.
 class PeerHeaps {
  public:
   explicit PeerHeaps(std::shared_ptr<HeapFile> file);
@@ -18,12 +18,12 @@ class PeerHeaps {
   PeerHeaps(const PeerHeaps&) = delete;
   PeerHeaps& operator=(const PeerHeaps&) = delete;
 
-  /// Makes `bytes` bytes at `offset` of `rank`'s region accessible. Addresses of that region that
-  /// were asked for before may have moved. Throws Error(kAborted) when the system refuses, or when
-  /// the region is not that long.
+  /// Makes `bytes` bytes at `offset` of `rank`'s region accessible. Earlier addresses in that
+  /// region may become invalid. Throws Error(kAborted) if the system refuses, or if the region is
+  /// not that long.
   void reach(int rank, std::uint64_t offset, std::uint64_t bytes);
 
-  /// Address of what was made accessible.
+  /// Address of memory that reach() has made accessible.
   [[nodiscard]] std::byte* at(int rank, std::uint64_t offset) const {
     return regions_[static_cast<std::size_t>(rank)].base + offset;
   }

@@ -12,7 +12,7 @@
 
 namespace hvdtune {
 
-/// How long after a full ring a writer tries again: no doorbell says that there is room.
+/// How long a writer waits before it tries a full ring again: no doorbell says that there is room.
 inline constexpr Nanos kRetryFullRing = 200 * kMicrosecond;
 
 /// Positions of a byte ring in shared memory. Both only grow; the offset is position mod capacity.
@@ -31,8 +31,8 @@ class RecordRing {
   /// Longest payload that always fits in an empty ring.
   [[nodiscard]] std::uint64_t max_record() const { return capacity_ / 2 - kHeader - kAlign; }
 
-  /// Writes behind position `written` if the reader, at `read`, leaves room. Returns the new
-  /// position, or nothing when the ring is too full.
+  /// Writes at position `written` if the reader, at `read`, leaves room. Returns the new position,
+  /// or nothing if the ring is too full.
   std::optional<std::uint64_t> write(std::uint64_t written, std::uint64_t read,
                                      std::string_view payload) const {
     HVD_CHECK(payload.size() <= max_record());
@@ -47,8 +47,8 @@ class RecordRing {
     return written + skip + need;
   }
 
-  /// The record at position `read`, which must be before `written`, copied out. Returns the
-  /// position behind it.
+  /// Copies the record at position `read`, which must be before `written`. Returns the position
+  /// after it.
   std::uint64_t read(std::uint64_t read, std::string& payload) const {
     std::string_view record;
     const std::uint64_t next = look(read, record);
@@ -56,7 +56,7 @@ class RecordRing {
     return next;
   }
 
-  /// The same where it lies: valid until the position behind it is given free.
+  /// The same without a copy: `record` is valid until the reader has passed it.
   std::uint64_t look(std::uint64_t read, std::string_view& record) const {
     std::uint64_t at = read % capacity_;
     std::uint32_t length = get_length(at);
@@ -89,8 +89,8 @@ class RecordRing {
   std::uint64_t capacity_ = 0;
 };
 
-/// One producer, one consumer, possibly in different processes; neither ever blocks.
-/// Records arrive whole and in order.
+/// One producer, one consumer, possibly in different processes; neither ever blocks. The consumer
+/// receives whole records in their order.
 class MessageRing {
  public:
   MessageRing() = default;
@@ -109,8 +109,9 @@ class MessageRing {
     return true;
   }
 
-  /// Calls visit(record) for every record there is now, where it lies; false when there is none.
-  /// What comes meanwhile is for the next time. When `visit` throws, all of them stay.
+  /// Calls visit(record) for every record that is in the ring now, without a copy; false if there
+  /// is none. Records that are added meanwhile are left for the next call. If `visit` throws, all
+  /// records stay in the ring.
   template <typename Visit>
   bool consume(Visit&& visit) {
     auto read = head_->read.load(std::memory_order_relaxed);
@@ -138,7 +139,7 @@ class MessageRing {
   RecordRing ring_;
 };
 
-/// How far one reader of a broadcast ring has come.
+/// Position of one reader of a broadcast ring.
 struct alignas(64) ReadCursor {
   std::atomic<std::uint64_t> position{0};
 };
@@ -153,7 +154,7 @@ class BroadcastRing {
 
   [[nodiscard]] std::uint64_t max_record() const { return ring_.max_record(); }
 
-  /// Producer only. False when the slowest reader leaves no room.
+  /// Producer only. False if the slowest reader leaves no room.
   bool push(std::string_view payload) {
     const auto written = written_->load(std::memory_order_relaxed);
     const auto next = ring_.write(written, slowest(), payload);
@@ -162,7 +163,8 @@ class BroadcastRing {
     return true;
   }
 
-  /// Position behind the last record. What the producer did before is seen by whoever sees it.
+  /// Position after the last record. A thread that reads it also sees everything that the producer
+  /// did before.
   [[nodiscard]] std::uint64_t written() const { return written_->load(std::memory_order_acquire); }
 
   /// The position that every reader has passed.
@@ -188,20 +190,22 @@ class BroadcastRing {
     return true;
   }
 
-  /// The record at `position`, for a reader that keeps its position itself: nothing waits for it,
-  /// so another one must be behind it. False when there is none.
+  /// Copies the record at `position`, for a reader that keeps its own position. The producer does
+  /// not wait for such a reader, so another reader must not have passed the record yet. False if
+  /// there is none.
   bool look(std::uint64_t position, std::string& payload, std::uint64_t& next) const {
     if (position == written_->load(std::memory_order_acquire)) return false;
     next = ring_.read(position, payload);
     return true;
   }
 
-  /// How far `reader` is.
+  /// Position of `reader`.
   [[nodiscard]] std::uint64_t position(int reader) const {
     return cursors_[reader].position.load(std::memory_order_acquire);
   }
 
-  /// Passes the record that peek() returned: its effects on this reader are complete.
+  /// Passes the record that peek() returned; call it after the record's effects on this reader are
+  /// complete.
   void advance(int reader, std::uint64_t next) {
     cursors_[reader].position.store(next, std::memory_order_release);
   }

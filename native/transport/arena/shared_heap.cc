@@ -45,7 +45,7 @@ SharedHeap::SharedHeap(std::shared_ptr<HeapFile> file, int rank)
 std::uint64_t SharedHeap::take(std::uint64_t bytes) {
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [bytes](const auto& range) { return range.second >= bytes; });
-  if (found == free_.end()) refuse(bytes, "all that the machine has is taken");
+  if (found == free_.end()) refuse(bytes, "all of the machine's memory is taken");
   const auto [offset, length] = *found;
   free_.erase(found);
   if (length > bytes) free_[offset + bytes] = length - bytes;
@@ -71,7 +71,7 @@ void SharedHeap::give_back(std::uint64_t offset, std::uint64_t bytes) {
 
 std::shared_ptr<SharedBlock> SharedHeap::allocate(std::size_t bytes) {
   const std::size_t mapped = page_up(bytes);
-  // Not while the kernel is at work, which takes long: submitting asks for offsets.
+  // Not held while the kernel works, which takes long: submissions call offset_of().
   std::unique_lock lock(mutex_);
   const std::uint64_t offset = take(grain_up(mapped));
   lock.unlock();
@@ -83,9 +83,9 @@ std::shared_ptr<SharedBlock> SharedHeap::allocate(std::size_t bytes) {
     give_back(offset, grain_up(mapped));
     refuse(bytes, why);
   }
-  madvise(memory, mapped, MADV_HUGEPAGE);  // where the administrator allows it for shared memory
-  // Now, and not page by page in the first backward pass; older kernels do not know it.
-  // EFAULT: where touching a page would be a bus error, under strict overcommit for one.
+  madvise(memory, mapped, MADV_HUGEPAGE);  // if the administrator allows it for shared memory
+  // Allocates all pages now, not one by one in the first backward pass; older kernels cannot do
+  // this. EFAULT: touching a page would be a bus error, for example under strict overcommit.
   if (madvise(memory, mapped, MADV_POPULATE_WRITE) != 0 && (errno == ENOMEM || errno == EFAULT)) {
     fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
               static_cast<off_t>(file_->region_start(rank_) + offset), static_cast<off_t>(mapped));
@@ -102,7 +102,7 @@ std::shared_ptr<SharedBlock> SharedHeap::allocate(std::size_t bytes) {
 }
 
 void SharedHeap::release(const SharedBlock& block) {
-  // A forked child lets go of what goes on being its parent's.
+  // A forked child only forgets the block, which still belongs to its parent.
   if (getpid() != pid_) {
     munmap(block.data_, page_up(block.bytes_));
     return;
@@ -110,7 +110,7 @@ void SharedHeap::release(const SharedBlock& block) {
   const std::lock_guard lock(mutex_);
   const std::size_t mapped = page_up(block.bytes_);
   by_address_.erase(block.data_);
-  // Also out of the page tables of the peers that have it mapped.
+  // This also removes the pages from the page tables of peers that have mapped them.
   if (fallocate(file_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(file_->region_start(rank_) + block.offset_),
                 static_cast<off_t>(mapped)) != 0) {

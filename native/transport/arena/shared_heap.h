@@ -14,9 +14,9 @@ namespace hvdtune {
 
 class SharedHeap;
 
-/// Memory in this rank's region of the heap file: zeros at first, and the process's own for as long
-/// as the object lives, whatever becomes of the job (after an abort a peer may still finish what it
-/// was writing into a tensor that was being reduced). Given back to the system at its end.
+/// Memory in this rank's region of the heap file. It is zero at first, and belongs to the process
+/// for as long as the object exists, even after the job has ended (after an abort, a peer may still
+/// finish its write into a tensor that was being reduced). The destructor returns it to the system.
 class SharedBlock {
  public:
   ~SharedBlock();
@@ -25,7 +25,7 @@ class SharedBlock {
 
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
-  /// In the rank's region.
+  /// Position in the rank's region.
   [[nodiscard]] std::uint64_t offset() const { return offset_; }
 
  private:
@@ -46,13 +46,13 @@ class SharedHeap : public std::enable_shared_from_this<SharedHeap> {
  public:
   SharedHeap(std::shared_ptr<HeapFile> file, int rank);
 
-  /// Throws Error(kInvalidArgument) when there is not that much memory.
+  /// Throws Error(kInvalidArgument) if there is not enough memory.
   std::shared_ptr<SharedBlock> allocate(std::size_t bytes);
 
-  /// Offset in the region of [data, data + bytes), if that lies within one block.
+  /// Offset in the region of [data, data + bytes), if that is inside one block.
   [[nodiscard]] std::optional<std::uint64_t> offset_of(const void* data, std::size_t bytes) const;
 
-  /// No block lives: offset_of() would find nothing. Cheap.
+  /// Whether there is no block, so that offset_of() would find nothing. Cheap.
   [[nodiscard]] bool empty() const { return blocks_.load(std::memory_order_relaxed) == 0; }
 
  private:

@@ -6,20 +6,20 @@
 
 namespace hvdtune {
 
-/// Work on a slot's round that no rank waits for another to do: it is cut into pieces, and whoever
-/// runs takes the next one. One word in shared memory. The work of a round begins with the first
-/// claim and ends in one of two ways, for all members alike:
+/// Work on a slot's round for which no rank depends on another: it is cut into pieces, and any
+/// running rank takes the next piece. One word in shared memory. The work of a round begins with
+/// the first claim and ends in one of two ways, the same for all members:
 ///
 ///   complete   every piece is done; what was done before done() is seen by whoever sees this
 ///   given up   a member has waited for too long for pieces that others have claimed (they may be
 ///              stopped, or dead): nobody relies on any piece of it
 ///
-/// The caller sees to it that no member comes to a round before all have left the one before.
+/// The caller ensures that no member enters a round before all have left the previous one.
 class SharedWork {
  public:
   enum class State : std::uint8_t { kOpen, kComplete, kGivenUp };
 
-  /// The number of a piece to do; nothing when all are taken, or the work was given up.
+  /// The number of a piece to do; nothing if all are taken, or the work was given up.
   std::optional<std::uint32_t> claim(std::uint32_t round, std::uint32_t pieces) {
     std::optional<std::uint32_t> claimed;
     update(round, [&](Fields& fields) {
@@ -39,7 +39,7 @@ class SharedWork {
     return state_of(as_of(round, word_.load(std::memory_order_seq_cst)), pieces);
   }
 
-  /// Nobody is to wait any more. Returns how the work has ended.
+  /// Gives up the work, so that nobody waits for it any more. Returns how it has ended.
   State give_up(std::uint32_t round, std::uint32_t pieces) {
     State ended = State::kOpen;
     update(round, [&](Fields& fields) {
@@ -62,7 +62,7 @@ class SharedWork {
     return std::uint64_t{fields.round} << 32 | std::uint64_t{fields.claimed} << 16 |
            std::uint64_t{fields.done} << 1 | (fields.given_up ? 1U : 0U);
   }
-  /// A word of an earlier round says that nothing has begun.
+  /// A word of an earlier round means that nothing has begun.
   static Fields as_of(std::uint32_t round, std::uint64_t word) {
     if (static_cast<std::uint32_t>(word >> 32) != round) return {round, 0, 0, false};
     return {round, static_cast<std::uint32_t>(word >> 16 & 0xffff),

@@ -5,36 +5,37 @@
 
 namespace hvdtune {
 
-/// How far the current round of a slot is, as one word in shared memory. A round begins when the
-/// one before it is complete, and is complete when every member has arrived. Members arrive in one
+/// State of the current round of a slot, as one word in shared memory. A round begins when the
+/// previous one is complete, and is complete when every member has arrived. Members arrive in one
 /// of two ways:
 ///
 ///   direct     it has published its data and waits for the others': a small operation needs no
 ///              coordinator when everybody is waiting for it
 ///   announced  the coordinator knows of it and will schedule it
 ///
-/// One member that announces overrules the direct ones: they withdraw and announce, too. So either
-/// all of a round are direct, or all end up announced.
+/// One member that announces overrules the direct ones: they withdraw and announce instead. So in a
+/// complete round, either all members are direct or all have announced.
 ///
-/// Everything is sequentially consistent: whoever sees a direct round complete also sees what its
-/// members wrote before they arrived.
+/// Everything is sequentially consistent: a member that sees a direct round complete also sees all
+/// that its members wrote before they arrived.
 class SlotRound {
  public:
   enum class State : std::uint8_t { kOpen, kComplete, kOverruled };
 
-  /// What an arrival has led to.
+  /// Result of an arrival.
   struct Arrival {
     bool accepted = false;    ///< false: nothing has changed
     bool last = false;        ///< it completed the round
-    std::uint32_t round = 0;  ///< that it was about
+    std::uint32_t round = 0;  ///< the round that it concerned
   };
 
-  /// The rounds that were completed: which of two buffers is to be used.
+  /// Number of completed rounds; its parity selects one of two buffers.
   [[nodiscard]] std::uint32_t round() const { return unpack(load()).round; }
 
-  /// `round`: what round() said, and this member's data were published for. Not accepted when
-  /// another member has announced already, or the round is over: a member that was late to announce
-  /// an operation that ended without it (rejected, or empty) may complete it meanwhile.
+  /// `round`: the value of round() for which this member has published its data. Not accepted if
+  /// another member has announced already, or if the round is over: a member that is late to
+  /// announce an operation that ended without it (rejected, or empty) may complete the round
+  /// meanwhile.
   Arrival arrive_direct(std::uint32_t members, std::uint32_t round) {
     return update([members, round](Fields& fields, Arrival& arrival) {
       if (fields.round != round || fields.announced > 0 || fields.overruled) return;
@@ -45,8 +46,8 @@ class SlotRound {
     });
   }
 
-  /// `ranks` members (more than one: those who have joined and never will) arrive by way of the
-  /// coordinator.
+  /// `ranks` members arrive through the coordinator. More than one only if the coordinator does so
+  /// for ranks that have joined and will never arrive themselves.
   Arrival announce(std::uint32_t members, std::uint32_t ranks = 1) {
     return update([members, ranks](Fields& fields, Arrival& arrival) {
       arrival.accepted = true;
@@ -54,14 +55,14 @@ class SlotRound {
     });
   }
 
-  /// Whether a direct arrival in `round` is still waited with.
+  /// What a member that arrived directly in `round` must do: keep waiting, or not.
   [[nodiscard]] State state(std::uint32_t round) const {
     const Fields fields = unpack(load());
     if (fields.round != round) return State::kComplete;
     return fields.overruled ? State::kOverruled : State::kOpen;
   }
 
-  /// A direct member of `round` announces instead. Not accepted when the round is complete.
+  /// A direct member of `round` announces instead. Not accepted if the round is complete.
   Arrival change_to_announced(std::uint32_t round, std::uint32_t members) {
     return update([round, members](Fields& fields, Arrival& arrival) {
       if (fields.round != round) return;
@@ -71,7 +72,7 @@ class SlotRound {
     });
   }
 
-  /// A direct member of `round` leaves it altogether: the slot is no more. Not accepted when the
+  /// A direct member of `round` leaves it, because the slot has been removed. Not accepted if the
   /// round is complete.
   Arrival withdraw(std::uint32_t round) {
     return update([round](Fields& fields, Arrival& arrival) {
@@ -82,8 +83,8 @@ class SlotRound {
     });
   }
 
-  /// For another tensor: nobody is in it. The rounds count on, past what may be kept for the last
-  /// one (see DirectStage).
+  /// Prepares the word for another tensor; no member may be in a round. The count of rounds goes
+  /// on, past the data that may be kept for the last one (see DirectStage).
   void reset() { word_.store(pack({round() + 2, 0, 0, false}), std::memory_order_seq_cst); }
 
  private:

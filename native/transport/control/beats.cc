@@ -18,7 +18,8 @@ Beats::Beats(int socket, std::string line, Nanos pause)
       line_(std::move(line)),
       pause_(pause),
       process_(getpid()) {
-  if (!socket_.valid()) throw Error(ErrorKind::kInvalidArgument, "beats: this is no open socket");
+  if (!socket_.valid())
+    throw Error(ErrorKind::kInvalidArgument, "beats: this is not an open socket");
   const SignalsBlocked signals;
   thread_ = std::thread([this] { run(); });
 }

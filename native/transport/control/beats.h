@@ -10,22 +10,22 @@
 
 namespace hvdtune {
 
-/// Tells whoever reads a socket, again and again, that this process runs. A thread of its own does
-/// it, which needs nothing that the process may hold for long, such as Python's lock.
+/// Tells the reader of a socket, again and again, that this process runs. It does so in its own
+/// thread, which needs nothing that the process may hold for long, such as Python's lock.
 class Beats {
  public:
-  /// Sends `line`, whole, every `pause`, from now on until stop(). The caller may send, too, and
-  /// close its socket: the connection stays open. A line for which there is no room is left out; if
-  /// the reader is gone, nothing is sent any more. Throws Error(kInvalidArgument) if `socket` is
-  /// none.
+  /// Sends `line`, whole, every `pause`, from now on until stop(). The caller may also send, and
+  /// may close its socket: the connection stays open. Skips a line if there is no room for it, and
+  /// sends nothing more once the reader is gone. Throws Error(kInvalidArgument) if `socket` is not
+  /// a socket.
   Beats(int socket, std::string line, Nanos pause);
   /// stop()
   ~Beats();
   Beats(const Beats&) = delete;
   Beats& operator=(const Beats&) = delete;
 
-  /// Returns when the thread has ended. Idempotent; one thread at a time. In a fork, which does not
-  /// have the thread, nothing.
+  /// Returns after the thread has ended. Idempotent; one thread at a time. Does nothing in a forked
+  /// child, which does not have the thread.
   void stop();
 
  private:

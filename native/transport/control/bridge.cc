@@ -21,17 +21,17 @@ namespace {
 using wire::News;
 using wire::NewsType;
 
-// Where a connection takes no more, or local ranks have not read yet what has come: from one look
-// to the next.
+// Pause between two looks while a connection takes no more, or local ranks have not read what was
+// received.
 constexpr Nanos kFirstPause = kMillisecond;
 constexpr Nanos kLongestPause = 100 * kMillisecond;
 constexpr Nanos kRetrySend = 500 * kMicrosecond;
-// How long stop() waits for others to have got, and read, the end of the job.
+// How long stop() waits for others to receive and read the end of the job.
 constexpr Nanos kEndPatience = 3 * kSecond;
 constexpr Nanos kLeavePatience = 500 * kMillisecond;
 // How long to wait for the reason why a connection ended.
 constexpr Nanos kReasonTime = 2 * kSecond;
-// Not sent yet: beyond that, nothing more is collected.
+// If more bytes than this are not sent yet, the bridge collects nothing more.
 constexpr std::size_t kMostUnsent = 4 << 20;
 constexpr std::size_t kReadAtOnce = 256 << 10;
 
@@ -107,7 +107,7 @@ void Bridge::stop() {
   arena_.bridge_bell().wake_all();
   wake_receiver();
   sender_.join();
-  if (receiver_.joinable()) receiver_.join();  // it is not, if the system gave no second thread
+  if (receiver_.joinable()) receiver_.join();  // not if the system refused a second thread
   leaders_.reset();
 }
 
@@ -148,7 +148,7 @@ void Bridge::send_main() {
     Nanos deadline = kForever;
     if (unsent_) {
       deadline = monotonic_now() + kRetrySend;
-    } else if (arena_.end_position().load() != 0) {  // nothing rings when a rank has read the end
+    } else if (arena_.end_position().load() != 0) {  // a rank that has read the end rings no bell
       send_pause_ = longer(send_pause_);
       deadline = monotonic_now() + send_pause_;
     }
@@ -200,19 +200,21 @@ void Bridge::append_queued() {
   taken_.clear();
 }
 
-/// What this host's ranks have to say, and what came from below.
+/// Collects the news of this host's ranks and from the hosts below.
 void Bridge::collect_own() {
   if (told_leave_) return;
-  // Before what came from below is taken: the last of it says that they need nothing more.
+  // Read this before taking what the hosts below have sent: their last message says that they need
+  // nothing more.
   const bool are_last = have_left(tree_.children());
-  // Before the recordings are counted: one that begins does so before its order is passed.
+  // Read this before counting the recordings: a recording begins before its order is passed.
   const bool has_end = has_read_end();
   const int parent = tree_.parent();
   append_queued();
   std::uint64_t slowest = UINT64_MAX;
   for (const int rank : host(own_).ranks) {
     const auto number = static_cast<std::uint32_t>(rank);
-    // First where it is, then what it has announced on the way there: rank 0 relies on it.
+    // Send a rank's position after the announcements that it made on the way there, but read it
+    // before them: rank 0 relies on this.
     const std::uint64_t position = schedule_.position(rank);
     announcements_[number].consume(
         [&](std::string_view bytes) { append(parent, {NewsType::kAnnounce, number, 0, bytes}); });
@@ -242,10 +244,10 @@ void Bridge::collect_own() {
   }
 }
 
-/// Rank 0's host: what the coordinator has to say.
+/// Rank 0's host: collects the coordinator's news.
 void Bridge::collect_schedule() {
-  // First what follows from the schedule, then the schedule, then what was released before it was
-  // published: all of that is sent the other way round.
+  // Read first what follows from the schedule (states), then the schedule, then the releases that
+  // precede it. Send them in the reverse order.
   const auto states = bridge_states(arena_);
   const std::uint64_t end = schedule_.written();
   append_queued();
@@ -268,7 +270,7 @@ void Bridge::collect_schedule() {
   told_failed_ = failed;
 }
 
-/// Whether anything was sent. What fails to be is the receiving thread's business: it learns why.
+/// Returns whether anything was sent. The receiving thread handles failures: it learns the reason.
 bool Bridge::flush() {
   bool sent_any = false;
   unsent_ = false;
@@ -303,7 +305,7 @@ bool Bridge::have_left(const std::vector<int>& children) const {
   });
 }
 
-/// Nothing more is to be sent, ever.
+/// Whether there is nothing left to send, now or later.
 bool Bridge::is_settled() const { return !unsent_ && (is_hub() ? all_left_.load() : told_leave_); }
 
 // ---- the receiving thread -----------------------------------------------------------------------
@@ -313,11 +315,11 @@ void Bridge::receive_main() {
     receive_all();
   } catch (const wire::DecodeError& problem) {
     leaders_->abort("rank " + std::to_string(session_.leader) +
-                    " was sent what this version of hvdtune does not understand: " +
+                    " received a message that this version of hvdtune does not understand: " +
                     problem.what() + ". The job cannot go on.");
   } catch (const Error&) {  // the mesh has been aborted
   }
-  // Those who have read the end do not need the others any more.
+  // If this host's ranks have read the end, they do not need the others any more.
   if (leaders_->aborted() && !has_read_end()) arena_.abort(leaders_->abort_status().text);
   all_left_ = true;
   leave_now_ = true;
@@ -333,17 +335,17 @@ void Bridge::receive_all() {
     }
     if (numbers.empty()) return;
     for (const int number : numbers) {
-      // While there is no room for what has come, nothing is read.
+      // While there is no room for received data, read no more.
       if (!backlogged_) entries.push_back({leaders_->peer(number).data.get(), POLLIN, 0});
     }
     const int ready =
         poll(entries.data(), entries.size(), tcp::milliseconds_until(next_turn(monotonic_now())));
-    // Local ranks may have read what has come; nothing rings when they do.
+    // Local ranks may have read what was received; they ring no bell for that.
     if (ready == 0 && !is_hub()) wake();
     for (std::size_t i = 2; i < entries.size(); ++i) {
       if (entries[i].revents != 0) receive_from(numbers[i - 2]);
     }
-    // Behind the data: what a host has said before it went.
+    // After the data: a host may have sent a notice before it left.
     if (entries[1].revents != 0) leaders_->look();
     push_backlog();
     pass_on_more();
@@ -375,8 +377,8 @@ void Bridge::take_received(int number) {
   received.erase(0, at);
 }
 
-/// The connection has ended: it may, once the job has. From above the end comes behind everything
-/// that leads there, so this host's ranks, slow ones too, have all they need.
+/// The connection has ended, as it may once the job has ended. The host above sends the end after
+/// everything else, so this host's ranks, even slow ones, have all they need.
 void Bridge::lost(int number, int error) {
   if (host(number).left) return;
   const bool over = arena_.end_position().load() != 0;
@@ -387,7 +389,7 @@ void Bridge::lost(int number, int error) {
     host(number).left = true;
     return;
   }
-  // Its last words, and those of hosts below it, may have been lost with the connection.
+  // The last messages of the host, and of hosts below it, may have been lost with the connection.
   for (int gone = 0; gone < leaders_->size(); ++gone) {
     if (!tree_.is_below(number, gone) || host(gone).left) continue;
     take_from_below(number, {NewsType::kLeave, static_cast<std::uint32_t>(gone), 0, {}});
@@ -428,8 +430,8 @@ void Bridge::pass_on(int number, const News& news) {
   passed_on_ = true;
 }
 
-/// Wakes the thread that sends what is to be passed on. Where it cannot send as fast as others do,
-/// nothing more is read.
+/// Wakes the sending thread to pass messages on. If it cannot send as fast as others do, this reads
+/// no more.
 void Bridge::pass_on_more() {
   if (!passed_on_) return;
   std::size_t bytes = 0;
@@ -442,7 +444,7 @@ void Bridge::pass_on_more() {
   wake();
 }
 
-/// Of a rank, or a host, that is below: for rank 0's host.
+/// Takes news for rank 0's host about a rank or a host below this one.
 void Bridge::take_from_below(int number, const News& news) {
   const bool of_host = news.type == NewsType::kRecording || news.type == NewsType::kLeave;
   const bool of_rank = news.type == NewsType::kAnnounce || news.type == NewsType::kBlockedOn ||
@@ -467,7 +469,8 @@ void Bridge::take_at_hub(int number, const News& news) {
   switch (news.type) {
     case NewsType::kAnnounce: {
       MessageRing& ring = announcements_[news.number];
-      if (news.bytes.size() > ring.max_record()) throw wire::DecodeError("too long a message");
+      if (news.bytes.size() > ring.max_record())
+        throw wire::DecodeError("a message that is too long");
       std::deque<std::string>& backlog = backlog_[news.number];
       if (!backlog.empty() || !ring.push(news.bytes)) backlog.emplace_back(news.bytes);
       backlogged_ |= !backlog.empty();
@@ -480,7 +483,7 @@ void Bridge::take_at_hub(int number, const News& news) {
       return;
     case NewsType::kPosition:
       positions_[news.number] = news.value;
-      // Not before what it has announced on the way there.
+      // Only after the announcements that the rank made on the way there.
       if (backlog_[news.number].empty()) schedule_.advance(rank, news.value);
       return;
     case NewsType::kRecording: {
@@ -534,7 +537,7 @@ void Bridge::push_backlog() {
   }
 }
 
-/// Those for whom something has come.
+/// Rings the bells of the ranks that have received something.
 void Bridge::ring_readers() {
   if (!heard_) return;
   heard_ = false;

@@ -18,31 +18,32 @@
 
 namespace hvdtune {
 
-/// Makes the arenas of a job's hosts say the same, so that the engine on each host reads and writes
-/// its own host's alone. Each host's leader has one. They form a tree with the one of rank 0's host
-/// as its root (HostTree): what local ranks announce goes there, the schedule and the coordinator's
-/// state words come from there. What was collected since the last time travels together, however
-/// many ranks it is from; a bridge in the middle passes on what it receives as it is, in its order.
+/// Keeps the arenas of a job's hosts the same, so that the engine on each host reads and writes
+/// only its own host's arena. Each host's leader has a bridge. The bridges form a tree whose root
+/// is on rank 0's host (HostTree): they send the announcements of local ranks to the root, and the
+/// schedule and the coordinator's state words from the root to all hosts. A bridge sends everything
+/// that it has collected since the last time together, from however many ranks; a bridge in the
+/// middle of the tree passes on what it receives unchanged and in order.
 ///
-/// Positions in the schedule mean the same on all hosts: they depend on nothing but the records,
-/// which are the same. Rank 0's arena knows how far the ranks of other hosts have read; there is
-/// always room where a record arrives, since rank 0 leaves it for the slowest.
+/// Positions in the schedule mean the same on all hosts: they depend only on the records, which are
+/// the same. Rank 0's arena knows how far the ranks of other hosts have read; each host always has
+/// room for the next record, since rank 0 leaves room for the slowest reader.
 ///
-/// When the job is aborted on one host, it is on all: by the leaders' mesh, whose notices also tell
-/// that a host is gone. When the job is over, a bridge ends by itself once its host's ranks, and
-/// those of all hosts below it, have read the end and closed their recordings. One that stop() has
-/// ended before that passes nothing on any more: rank 0's arena then does not learn of recordings
-/// that are closed later below it.
+/// If the job is aborted on one host, the leaders' mesh aborts it on all; the mesh's notices also
+/// tell that a host is gone. When the job is over, a bridge ends by itself once its host's ranks,
+/// and those of all hosts below it, have read the end and closed their recordings. If stop() ends a
+/// bridge before that, it passes nothing on any more: rank 0's arena then does not learn of
+/// recordings that are closed later below it.
 ///
 /// Two threads: one sleeps on the arena's bridge_bell() and sends, one sleeps on the connections
 /// and receives.
 class Bridge {
  public:
-  /// Called by the receiving thread for a message to the watch of a rank: on rank 0's host with the
-  /// sender, elsewhere with the one it is for.
+  /// The receiving thread calls this for a message to the watch of a rank. `rank` is the sender on
+  /// rank 0's host, and the receiver on other hosts.
   using OnMessage = std::function<void(int rank, std::string_view message)>;
 
-  /// `session.leaders` is the bridge's from here on. `fanout`: see HostTree; the same on all hosts.
+  /// The bridge owns `session.leaders` from here on. `fanout`: see HostTree; the same on all hosts.
   /// Nothing happens before start().
   Bridge(HostSession& session, int rank, int fanout, OnMessage on_message);
   /// stop().
@@ -52,22 +53,23 @@ class Bridge {
 
   void start();
 
-  /// A message for the watch of a rank of another host (from rank 0), or from this host's `rank` to
-  /// rank 0's (from elsewhere). Never blocks; false when the bridge has ended. Any thread.
+  /// Sends a message to the watch of a rank. On rank 0's host, `rank` is the receiver, on another
+  /// host; on other hosts, `rank` is the sender, and the receiver is rank 0. Never blocks; false if
+  /// the bridge has ended. Any thread.
   bool send(int rank, std::string_view message);
 
-  /// Rank 0's host: before anything of the schedule that is published after this call, the other
-  /// hosts forget what their arenas know of the slot, or of the process set. Any thread.
+  /// Rank 0's host only: the other hosts clear their arenas' state of the slot, or of the process
+  /// set, before they see any schedule entry that is published after this call. Any thread.
   void release_slot(std::uint32_t slot);
   void release_set(std::uint32_t set);
 
-  /// Something in the arena has changed that rings no bell by itself. Any thread.
+  /// Call it after a change in the arena that rings no bell by itself. Any thread.
   void wake() { arena_.bridge_bell().ring(Urgency::kUrgent); }
 
-  /// Waits for the end described above, for a few seconds at most; then, and at once where the job
-  /// has not come to its end, goes without.
+  /// Waits for the end described above, for a few seconds at most, and then stops. If the job has
+  /// not ended, stops at once.
   void stop();
-  /// For a forked child: closes the connections, without a word.
+  /// For a forked child: closes the connections without telling the others.
   void abandon() {
     if (leaders_) leaders_->abandon();
   }
@@ -75,14 +77,14 @@ class Bridge {
  private:
   struct Host {
     std::vector<int> ranks;
-    std::atomic<bool> left{false};    ///< it needs nothing more, nor does any below it
+    std::atomic<bool> left{false};    ///< neither it nor any host below it needs more
     std::string received;             ///< the beginning of a message
-    std::int32_t recording = 0;       ///< what it last said
-    std::string passed_on;            ///< to be sent as it came; guarded by queue_mutex_
+    std::int32_t recording = 0;       ///< the last number that it has sent
+    std::string passed_on;            ///< to be passed on unchanged; guarded by queue_mutex_
     std::string out;                  ///< sending thread: not sent yet
     std::vector<std::uint64_t> told;  ///< sending thread: state words, as last sent
   };
-  /// What rank 0's host knows of others, and others tell it.
+  /// State of another host's rank that rank 0's host has been told.
   struct Told {
     std::uint64_t blocked_on = 0;
     std::uint64_t position = 0;
@@ -143,21 +145,22 @@ class Bridge {
   std::vector<Host> hosts_;
 
   // The sending thread's.
-  std::vector<Told> told_;  // by rank: of local ones
+  std::vector<Told> told_;  // by rank; used for local ones
   std::uint64_t told_recording_ = 0;
   bool told_failed_ = false;
   bool told_leave_ = false;
   std::uint64_t sent_schedule_ = 0;  // hub: position
   bool unsent_ = false;
   Nanos send_pause_ = 0;
-  std::atomic<std::uint64_t> told_position_{0};  // of the slowest rank here
+  std::atomic<std::uint64_t> told_position_{0};  // of the slowest local rank
 
   // The receiving thread's.
-  std::vector<std::deque<std::string>> backlog_;  // hub: by rank, what found its ring full
-  std::vector<std::uint64_t> positions_;          // hub: by rank, as last heard
+  std::vector<std::deque<std::string>>
+      backlog_;                           // hub: by rank; for messages that found the ring full
+  std::vector<std::uint64_t> positions_;  // hub: by rank, as last heard
   bool backlogged_ = false;
-  bool heard_ = false;      // something for rank 0, or for local ranks, came
-  bool passed_on_ = false;  // something for other hosts came, and may not be on its way yet
+  bool heard_ = false;      // received something for rank 0 or local ranks
+  bool passed_on_ = false;  // received something for other hosts that may not be sent yet
   std::vector<char> buffer_;
   Nanos receive_pause_ = 0;
   Fd wakeup_;

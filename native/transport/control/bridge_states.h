@@ -8,15 +8,15 @@ namespace hvdtune {
 
 class Arena;
 
-/// The words of an arena that only rank 0's host changes, and that others are told (Bridge):
+/// Number of the arena's words that only rank 0's host changes, and sends to the others (Bridge):
 /// joined, watched, ended, stall_checks, end_position, recording_decided.
 inline constexpr std::size_t kBridgeStates = 6;
 
-/// What they are now.
+/// Their present values.
 std::array<std::uint64_t, kBridgeStates> bridge_states(Arena& arena);
 
-/// Sets the one of that place. Wakes who sleeps on it. Throws wire::DecodeError where there is
-/// none.
+/// Sets the word with index `state`, and wakes any thread that sleeps on it. Throws
+/// wire::DecodeError if there is no such word.
 void set_bridge_state(Arena& arena, std::uint32_t state, std::uint64_t value);
 
 }  // namespace hvdtune

@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kAsk = 'c';
 constexpr char kAnswer = 'C';
-// How long a burst may take; a rank 0 that is stopped never answers.
+// How long a burst may take: a stopped rank 0 never answers.
 constexpr Nanos kPatience = kSecond;
 
 struct RoundTrip {

@@ -16,10 +16,11 @@
 namespace hvdtune {
 namespace {
 
-// Who connects and says nothing, or does not read, does not keep others from being served for
-// longer, nor the job from ending.
+// A client that connects and says nothing, or does not read, can delay other clients, and the job's
+// end, only for this long.
 constexpr Nanos kPatience = 2 * kSecond;
-// Without descriptors nobody can be accepted, and who waits is ready to be all the time.
+// Without free descriptors accept() fails while poll() keeps reporting the waiting client, so the
+// server pauses.
 constexpr int kBackoffMs = 100;
 constexpr std::size_t kPiece = 32 << 10;
 
@@ -58,9 +59,10 @@ void ControlServer::run() {
       const Fd connection = unix_socket::accept(listener_, monotonic_now());
       if (!connection.valid()) continue;
       serve(connection);
-      // A child that was forked meanwhile has the connection, too: closing it ends nothing.
+      // A child that was forked meanwhile also has the connection open, so closing it here would
+      // not end it.
       ::shutdown(connection.get(), SHUT_RDWR);
-    } catch (const std::exception&) {  // that comer's problem
+    } catch (const std::exception&) {  // only this client is affected
       poll(entries.data(), 1, kBackoffMs);
     }
   }

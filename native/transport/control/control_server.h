@@ -10,24 +10,26 @@
 
 namespace hvdtune {
 
-/// Answers other processes of the same user, on an abstract Unix socket. A question is one message,
-/// an answer one or more, up to the end of the connection; its first byte is '+', or '-' before a
-/// sentence that says why there is none. Whoever is not of this process's user gets only that.
+/// Answers other processes of the same user, on an abstract Unix socket. A question is one message.
+/// An answer is one or more messages, up to the end of the connection. Its first byte is '+', or
+/// '-' before a sentence that says why there is no answer. Processes of other users get only '-'
+/// and such a sentence.
 ///
-/// Its thread sleeps in poll() until somebody comes.
+/// Its thread sleeps in poll() until a process connects.
 class ControlServer {
  public:
-  /// `answer` is called on the server's thread, for one question at a time; what it throws is the
-  /// sentence. A name that is taken: running() is false.
+  /// The server's thread calls `answer` for one question at a time; if it throws, the exception's
+  /// text is the sentence. If the name is taken, running() is false.
   ControlServer(const std::string& name, std::function<std::string(std::string_view)> answer);
   ~ControlServer() { stop(); }
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
   [[nodiscard]] bool running() const { return listener_.valid(); }
-  /// Waits for an answer under way: the caller must not hold what `answer` needs.
+  /// Waits for an answer under way: the caller must not hold a lock that `answer` needs.
   void stop();
-  /// For a forked child, which has no thread: the name is not to outlive the parent.
+  /// For a forked child, which does not have the thread: closes the socket, so that the name does
+  /// not outlive the parent.
   void abandon() const;
 
  private:

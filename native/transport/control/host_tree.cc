@@ -7,7 +7,7 @@
 namespace hvdtune {
 namespace {
 
-/// Host 0 has hosts 1 … fanout below it, host 1 the next so many, and so on.
+/// Host 0 has hosts 1 … fanout below it, host 1 the next `fanout` hosts, and so on.
 int parent_of(int host, int fanout) { return host == 0 ? -1 : (host - 1) / fanout; }
 
 }  // namespace
@@ -17,7 +17,7 @@ HostTree::HostTree(int hosts, int own, int fanout)
   HVD_CHECK(fanout > 0 && own >= 0 && own < hosts);
   if (parent_ >= 0) neighbours_.push_back(parent_);
   for (int host = 0; host < hosts; ++host) {
-    // Up from there, until this host is reached, or passed by.
+    // Go up from there until this host is reached or passed.
     int below = -1;
     int at = host;
     while (at > own) {

@@ -16,7 +16,7 @@
 namespace hvdtune {
 namespace {
 
-// Of one peer in a row: the others shall not wait for one that talks on and on.
+// Most messages read from one peer in a row, so that a busy peer does not keep the others waiting.
 constexpr int kMessagesPerTurn = 64;
 
 /// For poll(): rounded up, and not so long that it overflows.

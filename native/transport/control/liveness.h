@@ -10,21 +10,22 @@
 
 namespace hvdtune {
 
-/// Watches the connections to the other ranks. Notices at once when the process of one ends: by its
-/// socket, which the kernel closes, and by its pidfd, because a child that the process had forked
-/// may keep the socket open. Carries short messages besides, which are read even while the engine
-/// is in the middle of an operation or does not run.
+/// Watches the connections to the other ranks. Notices at once if the process of a rank ends: the
+/// kernel closes its socket and signals its pidfd. The pidfd is needed because a child that the
+/// process has forked may keep the socket open. Also carries short messages, which are read even
+/// while the engine is in the middle of an operation or does not run.
 ///
-/// Its thread sleeps in poll() and costs nothing while all is well.
+/// Its thread sleeps in poll() and costs nothing while nothing happens.
 class LivenessWatch {
  public:
-  /// All are called from the watch's thread.
+  /// The watch's thread calls all of them.
   struct Events {
     /// Once for every rank that ends.
     std::function<void(int rank)> on_death;
     std::function<void(int rank, std::string_view message)> on_message = [](int, std::string_view) {
     };
-    /// Whenever the thread is awake, at the latest at the time that it has returned before.
+    /// Called whenever the thread is awake, at the latest at the time that its previous call has
+    /// returned.
     std::function<Nanos(Nanos now)> on_turn = [](Nanos) { return kForever; };
   };
 
@@ -35,10 +36,10 @@ class LivenessWatch {
   LivenessWatch(const LivenessWatch&) = delete;
   LivenessWatch& operator=(const LivenessWatch&) = delete;
 
-  /// Along the star of the host's leader. Never blocks; false when the message cannot be sent now.
-  /// Any thread.
+  /// Sends a message to a rank of this host; only between the leader and another rank. Never
+  /// blocks; false if the message cannot be sent now. Any thread.
   bool send(int rank, std::string_view message) const;
-  /// on_turn is to be called soon. Any thread.
+  /// Makes the thread call on_turn soon. Any thread.
   void wake() const;
 
   /// From now on peers may end without notice: the job is over.
@@ -53,9 +54,9 @@ class LivenessWatch {
   void run();
   bool receive_all(const Watched& peer);
 
-  const bool has_turns_;  // also where there is nobody to watch
+  const bool has_turns_;  // even if there is nobody to watch
   std::vector<Watched> watched_;
-  std::vector<int> sockets_;  // by rank; -1 where there is none
+  std::vector<int> sockets_;  // by rank; -1 if there is none
   Events events_;
   std::vector<char> message_;
   Fd wakeup_;

@@ -7,8 +7,8 @@
 
 namespace hvdtune {
 
-/// Ends a meeting that will not come about, from another thread: MeetingOptions::on_wait calls
-/// check(). Any thread may call any method.
+/// Ends a meeting that cannot succeed, from another thread: MeetingOptions::on_wait calls check().
+/// Any thread may call any method.
 class Cancellation {
  public:
   /// `why`: a sentence. The first call counts.

@@ -22,9 +22,9 @@ using wire::kProtocol;
 using wire::Lane;
 using wire::Place;
 
-// ---- to reach one rank --------------------------------------------------------------------------
+// ---- reaching one rank --------------------------------------------------------------------------
 
-// Between two attempts to reach a rank, at first and at most.
+// Pause between two attempts to reach a rank, at first and at most.
 constexpr Nanos kFirstPause = 10 * kMillisecond;
 constexpr Nanos kLongestPause = 500 * kMillisecond;
 constexpr int kMostRefusals = 3;
@@ -42,7 +42,7 @@ Attempt reach(const std::vector<TcpAddress>& addresses, const RendezvousOptions&
   auto untried = static_cast<Nanos>(addresses.size());
   const auto introduce = [&](const Fd& socket, std::string& cause) {
     options.on_wait();
-    // Somebody else's service may accept and then say nothing: that leaves time for the others.
+    // Another service may accept and then stay silent: this leaves time for the other addresses.
     const Nanos share =
         std::max<Nanos>(0, deadline - monotonic_now()) / std::max<Nanos>(1, untried--);
     if (TcpAddress::local(socket.get()).text() == TcpAddress::peer(socket.get()).text()) {
@@ -83,12 +83,12 @@ Attempt reach_patiently(const std::vector<TcpAddress>& addresses, const Rendezvo
   int refusals = 0;
   int closings = 0;
   while (true) {
-    // Long enough for a slow way; and then what the name stands for is tried afresh.
+    // Long enough for a slow network; afterwards the name is resolved again.
     const Nanos until = known ? deadline : std::min(deadline, monotonic_now() + kIntroductionTime);
     Attempt attempt = reach(addresses, options, introduction, known, until);
     refusals += attempt.refused ? 1 : 0;
     closings += attempt.closed ? 1 : 0;
-    // Rank 0 that hangs up may not be rank 0 yet, but what had the port before.
+    // If it hangs up, it may not be rank 0, but an earlier user of the port.
     const bool hopeless =
         known && (closings == kMostRefusals || !(attempt.refused || attempt.closed));
     if (attempt.socket.valid() || refusals == kMostRefusals || hopeless ||
@@ -105,12 +105,12 @@ Attempt reach_patiently(const std::vector<TcpAddress>& addresses, const Rendezvo
 
 namespace {
 
-// For a rank to look for a comer before it looks at the others.
+// How long a rank waits for a connection before it checks the other ranks.
 constexpr Nanos kComerSlice = 200 * kMillisecond;
-// What rank 0 waits longer for the last one than those do that miss a connection; and the others
-// longer than rank 0: whoever knows more is the first to say so.
+// Rank 0 waits this much longer for the last rank than a rank waits that misses a connection; the
+// others wait this much longer than rank 0. So the rank that knows more reports first.
 constexpr Nanos kWordTime = 5 * kSecond;
-// What a rank tells rank 0 when it is connected with all others, and rank 0 the others when all
+// A rank sends this to rank 0 when it is connected with all others; rank 0 sends it to all when all
 // are.
 constexpr const char* kConnected = "connected";
 
@@ -132,7 +132,7 @@ class Connecting {
         directory_(directory),
         listener_(listener),
         deadline_(monotonic_now() + options.timeout) {
-    // A rank that has failed may leave others waiting for an answer; the notices say why.
+    // If a rank has failed, others may wait for its answer; the notices say why.
     options_.on_wait = [this, &options] {
       options.on_wait();
       mesh_.look();
@@ -141,7 +141,7 @@ class Connecting {
   Connecting(const Connecting&) = delete;
   Connecting& operator=(const Connecting&) = delete;
 
-  /// Those below are waited for only by higher ranks: nobody waits in a circle.
+  /// A rank waits for lower ranks only, so no cycle of waits is possible.
   void run(const TcpAddress& rank0) {
     for (int rank = 0; rank < options_.rank; ++rank) connect_to(rank, rank0);
     const int above = options_.size - 1 - options_.rank;
@@ -156,8 +156,8 @@ class Connecting {
   }
 
  private:
-  /// Nobody goes on before all are connected: to an early end, perhaps, which slower ranks could
-  /// not tell from a failure.
+  /// No rank continues before all are connected: it might end early, which slower ranks could not
+  /// tell from a failure.
   void await_others() {
     if (options_.rank > 0) {
       say_connected(0);
@@ -179,7 +179,7 @@ class Connecting {
     if (heard == tcp::Outcome::kDone && word == kConnected) return;
     if (heard != tcp::Outcome::kTimeout) report_ended(rank);
     throw Error(ErrorKind::kTimeout,
-                name(rank) + " did not say in time that it is connected with all others");
+                name(rank) + " did not report in time that it is connected to all other ranks");
   }
 
   void connect_to(int rank, const TcpAddress& rank0) {
@@ -202,13 +202,13 @@ class Connecting {
                     name(options_.rank) + " cannot reach " + name(rank) + " (" + attempt.why +
                         "); if these are the wrong interfaces, name the right ones");
       }
-      // The way that works; others may be slow to fail.
+      // The address that works; others may be slow to fail.
       addresses = {TcpAddress::peer(attempt.socket.get())};
       keep(rank, lane, std::move(attempt.socket));
     }
   }
 
-  /// Whether it was a connection that is waited for.
+  /// Whether this rank was waiting for this connection.
   bool welcome(TcpListener::Comer comer) {
     Introduction introduction;
     try {

@@ -12,47 +12,47 @@
 
 namespace hvdtune {
 
-// How the ranks of a rendezvous (rendezvous.h, which alone calls this) connect: first each with
-// rank 0, by reach_patiently(); then, when rank 0 has said where all are, each with all others, by
-// connect_all().
+// How the ranks of a rendezvous connect; only rendezvous.h's form_mesh() calls this. First each
+// connects to rank 0 with reach_patiently(); then, after rank 0 has sent all ranks' addresses, each
+// connects to all others with connect_all().
 
 class TcpListener;
 struct RendezvousOptions;
 
-/// For one connection to show what it is; where there are several addresses, they share it.
+/// Time that a connection has to show that it is the right one; several addresses share it.
 inline constexpr Nanos kIntroductionTime = 10 * kSecond;
-/// What a rank answers to another one that has reached it for one of their connections.
+/// A rank's answer to another one that has connected to it.
 inline constexpr const char* kWelcome = "welcome";
 
-/// Makes a connection between two ranks behave as its lane is to.
+/// Sets the socket's options for a connection of `lane`.
 void configure_lane(const Fd& socket, wire::Lane lane, Nanos vanish);
 
-/// What came of attempts to reach another rank.
+/// Result of the attempts to reach another rank.
 struct Attempt {
-  Fd socket;  ///< invalid: `why` tells
+  Fd socket;  ///< if invalid, `why` tells why
   std::string why;
-  bool refused = false;  ///< somebody there does not trust this process, or the other way round
-  bool closed = false;   ///< somebody there hung up, which may have been because of others
+  bool refused = false;  ///< one of the two processes does not trust the other
+  bool closed = false;   ///< the other side hung up, perhaps because of too many connections
 };
 
-/// Connects to a rank, proves that this process belongs to the job, and introduces it. Tries again:
-/// rank 0 may not be there yet, unless it is `known` to be, or another rank; and strangers who come
-/// in crowds may have taken this process's place in the listener's queue.
+/// Connects to a rank, proves that this process belongs to the job, and introduces it. Retries:
+/// rank 0 may not listen yet (unless the rank is `known` to listen), and many connections from
+/// strangers may have taken this process's place in the listener's queue.
 ///
-/// A `known` rank is asked to welcome this one, which says that it is who was meant: several hosts
-/// can have the same address on different networks, and a host can reach itself by one that another
-/// one has, too. Throws what options.on_wait throws.
+/// A `known` rank must answer with a welcome, which confirms that it is the intended rank: several
+/// hosts can have the same address on different networks, and a host may reach itself under an
+/// address that another host has as well. Throws what options.on_wait throws.
 Attempt reach_patiently(const std::vector<TcpAddress>& addresses, const RendezvousOptions& options,
                         const wire::Introduction& introduction, bool known, Nanos deadline);
 
 /// The second half of a rendezvous: each rank of the `directory` connects to those below it.
-/// `notices`: by rank, the connections with rank 0 that there are; `listener`: where higher ranks
-/// come to, null where none does.
+/// `notices`: by rank, the existing connections with rank 0; `listener`: accepts the connections of
+/// higher ranks, null if there are none.
 ///
-/// Returns on any rank only when all ranks are connected with all others: then each of them may
-/// leave without a word to those that are slower. Throws Error(kAborted) when a rank cannot be
-/// reached, has died or has failed, and Error(kTimeout) naming one that did not connect in time;
-/// the others learn of it.
+/// Returns on any rank only after all ranks are connected with all others: a rank may then leave at
+/// once without disturbing slower ones. Throws Error(kAborted) if a rank cannot be reached, has
+/// died or has failed, and Error(kTimeout) naming a rank that did not connect in time; the other
+/// ranks are told.
 std::unique_ptr<Mesh> connect_all(const RendezvousOptions& options,
                                   const wire::Directory& directory, std::vector<Fd> notices,
                                   TcpListener* listener);

@@ -17,30 +17,31 @@ namespace hvdtune {
 struct PeerInfo {
   std::string hostname;
   int pid = 0;
-  bool here = true;  ///< on this host: the pid means something, and memory is shared
+  bool here = true;  ///< on this host: the pid is valid here, and memory is shared
 };
 
 /// A host's ranks after they have met: the shared arena, and a connection along the leader's star
-/// that closes when its process ends. What a job on several hosts has besides comes from meet()
-/// (transport/meeting/meet.h).
+/// that closes when its process ends. For a job on several hosts, meet() (transport/meeting/meet.h)
+/// adds the rest.
 struct HostSession {
   std::shared_ptr<Arena> arena;
-  /// Null for a single rank, where the kernel refuses it, and on several hosts.
+  /// Null for a single rank, if the kernel refuses it, and on several hosts.
   std::shared_ptr<HeapFile> heap;
-  std::vector<PeerInfo> peers;  ///< by rank; of other hosts' ranks, meet_on_host() knows nothing
-  std::vector<Fd> sockets;      ///< by rank; the leader: of all others here; others: of the leader
+  std::vector<PeerInfo> peers;  ///< by rank; meet_on_host() leaves other hosts' ranks empty
+  std::vector<Fd> sockets;      ///< by rank; leader: to all others here; others: to the leader
   int leader = 0;
   std::vector<int> local;  ///< the ranks of this host, ascending
 
-  /// Connects all ranks; null where all are on one host.
+  /// Connects all ranks; null if all are on one host.
   std::shared_ptr<Mesh> mesh;
-  /// On leaders: connects these; its ranks count the hosts, in the order of their leaders.
+  /// On leaders: connects the leaders; its ranks are the numbers of the hosts, in the order of
+  /// their leaders.
   std::shared_ptr<Mesh> leaders;
   std::vector<int> host_of;  ///< by rank: the number of its host
 
   [[nodiscard]] bool across_hosts() const { return mesh != nullptr; }
   [[nodiscard]] bool is_here(int rank) const { return peers[static_cast<std::size_t>(rank)].here; }
-  /// Which of this host's ranks `rank` is.
+  /// Index of `rank` among this host's ranks.
   [[nodiscard]] int local_index(int rank) const {
     return static_cast<int>(std::lower_bound(local.begin(), local.end(), rank) - local.begin());
   }

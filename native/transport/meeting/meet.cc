@@ -32,7 +32,8 @@ RendezvousOptions rendezvous_of(const MeetingOptions& options, const NetworkOpti
   throw Error(kind, text);
 }
 
-/// What each rank has to say, by rank. Ends on a rank only when all ranks have begun.
+/// Sends this rank's text to all and returns all texts, by rank. Returns on a rank only after all
+/// ranks have begun.
 std::vector<std::string> tell_all(Mesh& mesh, const std::string& text,
                                   const MeetingOptions& options) {
   const Nanos deadline = monotonic_now() + options.timeout;
@@ -64,7 +65,7 @@ std::vector<std::string> tell_all(Mesh& mesh, const std::string& text,
   return texts;
 }
 
-/// The ranks of each host, in the order of their first ones.
+/// The ranks of each host; hosts are ordered by their first rank.
 std::vector<std::vector<int>> hosts_of(const std::vector<std::string>& ids) {
   std::vector<std::vector<int>> hosts;
   for (std::size_t rank = 0; rank < ids.size(); ++rank) {
@@ -97,7 +98,7 @@ std::shared_ptr<Mesh> connect_leaders(RendezvousOptions rendezvous, int host,
 HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptions>& network) {
   if (!network || options.size == 1) return meet_on_host(options);
   RendezvousOptions rendezvous = rendezvous_of(options, *network);
-  // Two meetings in a row: nobody else may get the port in between.
+  // Two meetings follow each other: no other process may get the port in between.
   if (options.rank == 0) rendezvous.listener = listen_for_ranks(rendezvous);
   std::shared_ptr<Mesh> mesh = form_mesh(rendezvous);
   const auto hosts = hosts_of(tell_all(*mesh, network->host_id, options));
@@ -112,7 +113,7 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
   const int host = host_of[static_cast<std::size_t>(options.rank)];
   MeetingOptions here = options;
   here.local = hosts[static_cast<std::size_t>(host)];
-  // Hosts that are one machine's would meet at the same name otherwise.
+  // Otherwise, hosts that share one machine would meet at the same name.
   here.endpoint += "/host" + std::to_string(host);
   try {
     HostSession session = meet_on_host(here);
@@ -120,7 +121,7 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
       try {
         session.leaders = connect_leaders(std::move(rendezvous), host, hosts);
       } catch (const std::exception& error) {
-        session.arena->abort(error.what());  // to this host's ranks it would look like a death
+        session.arena->abort(error.what());  // otherwise this host's ranks would report a death
         throw;
       }
     }
@@ -133,7 +134,7 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
     session.mesh = std::move(mesh);
     return session;
   } catch (const std::exception& error) {
-    mesh->abort(error.what());  // the others learn of it, instead of waiting
+    mesh->abort(error.what());  // so that the others do not wait
     throw;
   }
 }

@@ -20,11 +20,11 @@ namespace hvdtune {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x68766474'0001'0007;  // "hvdt", protocol version
-// Between two looks for rank 0 where it cannot notify this process.
+// Pause between two looks for rank 0 if it cannot notify this process.
 constexpr Nanos kRetry = 5 * kMillisecond;
-// After a disagreement, how long rank 0 tells those who still come.
+// How long rank 0 reports a disagreement to ranks that still arrive.
 constexpr Nanos kGrace = 3 * kSecond;
-// Goes behind the welcome, with the heap's descriptor if there is a heap.
+// Sent after the welcome, with the heap's descriptor if there is a heap.
 constexpr const char* kHeap = "heap";
 
 struct Hello {
@@ -60,7 +60,7 @@ struct Hello {
   }
 };
 
-/// Rank 0's answer: an error for everybody, or who is there (with the arena's descriptor).
+/// Rank 0's answer: an error for all, or the list of ranks (with the arena's descriptor).
 std::string encode_welcome(const std::string& error, const std::vector<PeerInfo>& peers) {
   wire::Encoder out;
   out.put(kMagic).put(error).put(static_cast<std::uint32_t>(peers.size()));
@@ -87,7 +87,7 @@ std::vector<int> local_ranks(const MeetingOptions& options) {
   return ranks;
 }
 
-/// A session of which nothing but the ranks is known.
+/// A session in which only the ranks are set.
 HostSession new_session(const MeetingOptions& options) {
   HostSession session;
   session.local = local_ranks(options);
@@ -97,7 +97,7 @@ HostSession new_session(const MeetingOptions& options) {
   return session;
 }
 
-/// Where a rank that came before its leader waits for it.
+/// The mailbox where a rank that arrived before its leader waits for it.
 std::string mailbox_name(const MeetingOptions& options, int rank) {
   return options.endpoint + "/" + std::to_string(rank);
 }
@@ -123,7 +123,8 @@ class Host {
                       "to two processes");
     }
     notify_early_ones();
-    // Also behind a disagreement: those who come later shall learn of it, not wait for the end.
+    // Go on after a disagreement: ranks that arrive later must learn of it, not wait for the
+    // timeout.
     std::size_t missing = session_.local.size() - 1;
     while (missing > 0) {
       Fd socket;
@@ -143,9 +144,9 @@ class Host {
       session_.arena =
           Arena::create(options_.size, options_.cpus > 0 ? options_.cpus : cpus_together(cpus_),
                         static_cast<int>(session_.local.size()));
-      // Where another host coordinates, it is always told what a rank waits for: see Bridge.
+      // If another host coordinates, it is always told what a rank waits for: see Bridge.
       if (session_.leader != 0) session_.arena->collecting() = 1;
-      // What is reduced in place is reduced by all ranks.
+      // A reduction in place needs all ranks on one host.
       if (options_.local.empty()) session_.heap = HeapFile::create(options_.size);
     }
     answer();
@@ -162,7 +163,8 @@ class Host {
     unix_socket::notify(mailboxes);
   }
 
-  /// True when a rank of this job came, welcome or not. Strangers are turned away without an error.
+  /// True if a rank of this job arrived, accepted or not. Strangers are turned away without an
+  /// error.
   bool admit(Fd socket) {
     const auto [pid, uid] = unix_socket::peer_identity(socket);
     if (uid != getuid()) return false;
@@ -194,7 +196,7 @@ class Host {
     const auto rank = static_cast<std::size_t>(hello.rank);
     session_.sockets[rank] = std::move(socket);
     cpus_.push_back(hello.cpus);
-    // The kernel's word for the pid: in another pid namespace the process knows itself by another.
+    // Use the pid that the kernel reports: in another pid namespace the process has another pid.
     session_.peers[rank] = {hello.hostname, pid != 0 ? pid : hello.pid};
     return true;
   }
@@ -207,7 +209,7 @@ class Host {
                           taken ? session_.peers[rank].pid : 0);
     const std::vector<int>& here = session_.local;
     if (error_.empty() && std::find(here.begin(), here.end(), hello.rank) == here.end()) {
-      error_ = "rank " + std::to_string(hello.rank) + " came to the ranks of another host";
+      error_ = "rank " + std::to_string(hello.rank) + " contacted the ranks of another host";
     }
   }
 
@@ -241,8 +243,9 @@ class Host {
   ErrorKind kind_ = ErrorKind::kInvalidArgument;
 };
 
-/// Looks, opens a mailbox, and looks again: rank 0 first listens and then notifies, so it is either
-/// found or sends a notice. A rank that comes early therefore sleeps, without looking all the time.
+/// Looks for rank 0, opens a mailbox, and looks again. Rank 0 first listens and then notifies, so
+/// it is either found or sends a notice. A rank that arrives early can therefore sleep instead of
+/// polling.
 Fd connect_to_rank0(const MeetingOptions& options, Nanos deadline) {
   Fd mailbox;
   for (bool first = true;; first = false) {
@@ -265,7 +268,7 @@ Fd connect_to_rank0(const MeetingOptions& options, Nanos deadline) {
   }
 }
 
-/// Rank 0's answer, or false when it hung up or the deadline passed (then `timed_out`).
+/// Reads rank 0's answer; false if it hung up or the deadline has passed (then `timed_out`).
 bool ask_rank0(const MeetingOptions& options, const Fd& socket, Nanos deadline, std::string& answer,
                Fd& arena_fd, bool& timed_out) {
   if (unix_socket::peer_identity(socket).uid != getuid()) {
@@ -286,16 +289,16 @@ bool ask_rank0(const MeetingOptions& options, const Fd& socket, Nanos deadline, 
 
 HostSession join(const MeetingOptions& options) {
   Fd socket = connect_to_rank0(options, monotonic_now() + options.timeout);
-  // Rank 0, which may have come much later than this rank, waits for the slowest from its own
-  // beginning on; give its verdict time to arrive.
+  // Rank 0's timeout starts when rank 0 does, perhaps much later than this rank's; leave time for
+  // its verdict to arrive.
   const Nanos last = monotonic_now() + options.timeout + 5 * kSecond;
   std::string message;
   Fd arena_fd;
   bool timed_out = false;
   bool received = ask_rank0(options, socket, last, message, arena_fd, timed_out);
   if (!received && !timed_out) {
-    // Rank 0 hangs up on a process that says nothing for seconds, as one that was suspended before
-    // it came to its hello. If it is there still, it waits for this rank.
+    // Rank 0 hangs up on a process that stays silent for seconds, for example because it was
+    // suspended before its hello. If rank 0 is still there, it waits for this rank.
     if (Fd another = unix_socket::connect(options.endpoint); another.valid()) {
       socket = std::move(another);
       received = ask_rank0(options, socket, last, message, arena_fd, timed_out);

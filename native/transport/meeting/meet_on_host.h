@@ -10,9 +10,9 @@
 namespace hvdtune {
 
 // How the ranks of one host meet, at an abstract Unix socket. meet() calls meet_on_host(): at once
-// in a job on one host, otherwise when the rendezvous has shown which ranks are on this host.
+// in a job on one host, otherwise after the rendezvous has shown which ranks are on this host.
 
-/// What a rank brings to the meeting point.
+/// Settings of a rank for the meeting.
 struct MeetingOptions {
   int rank = 0;
   int size = 1;
@@ -21,24 +21,24 @@ struct MeetingOptions {
   /// Name of the meeting point, equal on all ranks of a job and different between jobs and between
   /// successive inits of one job.
   std::string endpoint;
-  /// Shared by the ranks of a job; empty where no launcher handed one out. The peer's user id is
-  /// checked in any case.
+  /// Shared by the ranks of a job; empty if no launcher provided one. The peer's user id is always
+  /// checked.
   std::string secret;
   std::string hostname;
   /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with rank 0's.
   std::string agreement;
   Nanos timeout = 30 * kSecond;
-  /// The leader: CPUs that the host's ranks share; 0 = those of their affinities and quotas
-  /// together.
+  /// The leader only: CPUs that the host's ranks share; 0 = computed from their affinities and
+  /// quotas.
   int cpus = 0;
-  /// Called now and then while waiting; what it throws ends the wait (a Ctrl-C, say).
+  /// Called regularly during a wait; an exception from it (Ctrl-C, for example) ends the wait.
   std::function<void()> on_wait = [] {};
 };
 
-/// Brings the ranks of a host together. Blocks until all have come or the timeout is over.
-/// Throws Error(kTimeout) naming the ranks that did not come, Error(kInvalidArgument) when ranks
-/// disagree about the job (size, version, settings, a rank given twice), on every rank that is
-/// there.
+/// Brings the ranks of a host together. Blocks until all have arrived or the timeout is over.
+/// Throws, on every rank that is there, Error(kTimeout) naming the missing ranks, or
+/// Error(kInvalidArgument) if ranks disagree about the job (size, version, settings, a rank given
+/// twice).
 HostSession meet_on_host(const MeetingOptions& options);
 
 }  // namespace hvdtune

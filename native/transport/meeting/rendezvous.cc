@@ -27,20 +27,21 @@ using wire::kProtocol;
 using wire::Lane;
 using wire::Place;
 
-// For a rank to take what it is told.
+// How long a rank may take to receive an answer.
 constexpr Nanos kTellingTime = 3 * kSecond;
-// What the others wait longer than rank 0 does: it waits for the slowest, and then tells.
+// The others wait this much longer than rank 0, which waits for the slowest and then sends the
+// result.
 constexpr Nanos kVerdictTime = 5 * kSecond;
 constexpr std::size_t kMeetingBytes = 16;
 constexpr const char* kEndedEarly = "ended before all processes of the job had come";
 
-/// All ranks may come at once, each with two connections.
+/// All ranks may connect at once, each with two connections.
 std::size_t most_pending(int size) {
   return std::max(TcpListener::kMostPending, 2 * static_cast<std::size_t>(size));
 }
 
-/// Lets this process open what a mesh of `size` ranks needs, and those who only knock, as far as it
-/// may. The program's own files are not known: 256 are left for them.
+/// Raises the limit of open files, as far as allowed, to fit a mesh of `size` ranks and connections
+/// of strangers. The number of the program's own files is unknown: 256 are reserved for them.
 void allow_files(int size) {
   rlimit limit{};
   const rlim_t needed = 4 * static_cast<rlim_t>(size) + 256;
@@ -61,7 +62,7 @@ std::string version_text(const std::string& version, std::uint32_t protocol) {
 
 // ---- rank 0 -------------------------------------------------------------------------------------
 
-/// Who takes part, as rank 0 knows it.
+/// Rank 0's side of the meeting.
 class Host {
  public:
   explicit Host(const RendezvousOptions& options)
@@ -76,7 +77,7 @@ class Host {
     fill_with_random_bytes(directory_.meeting.data(), kMeetingBytes);
   }
 
-  /// The directory, which all others have got as well.
+  /// Returns the directory, after all others have received it.
   Directory run() {
     try {
       gather();
@@ -105,7 +106,7 @@ class Host {
       if (comer) {
         if (admit(std::move(*comer))) --missing;
       } else if (directory_.error.empty()) {
-        // Who is at the listener, or comes soon, learns it, too.
+        // A rank that is at the listener, or arrives soon, also learns of it.
         fail(ErrorKind::kTimeout, absent());
       } else {
         return;
@@ -122,7 +123,7 @@ class Host {
     }
   }
 
-  /// Tells those who are there, and soon those who still come.
+  /// Tells the ranks that are there, and those that still arrive soon.
   void fail(ErrorKind kind, const std::string& text) {
     kind_ = kind;
     directory_.error = text;
@@ -138,8 +139,8 @@ class Host {
     refused_.push_back(std::move(socket));
   }
 
-  /// What a rank has sent and nobody has read (where it listens) would make the kernel drop the
-  /// answer: so they are read until they have got it and hang up.
+  /// If a rank's address, which it has sent, stayed unread, closing would make the kernel drop the
+  /// answer. So read from the ranks until they have received the answer and hang up.
   void hang_up() {
     const Nanos until = monotonic_now() + kTellingTime;
     char unread[4096];
@@ -152,7 +153,7 @@ class Host {
     refused_.clear();
   }
 
-  /// True when a rank of this job came, welcome or not.
+  /// True if a rank of this job arrived, accepted or not.
   bool admit(TcpListener::Comer comer) {
     Introduction introduction;
     try {
@@ -161,7 +162,7 @@ class Host {
       return false;
     }
     if (introduction.meeting.empty() && directory_.error.empty()) check(introduction, comer.from);
-    if (!introduction.meeting.empty()) return false;  // of a meeting that is over
+    if (!introduction.meeting.empty()) return false;  // from a meeting that is over
     if (!directory_.error.empty()) {
       refuse(std::move(comer.socket));
       return true;
@@ -198,7 +199,7 @@ class Host {
     return absence_text(present, options_.timeout);
   }
 
-  /// They were sent right behind the introductions.
+  /// The ranks sent them right after the introductions.
   void learn_places() {
     for (std::size_t rank = 1; rank < sockets_.size(); ++rank) {
       std::string message;
@@ -237,10 +238,10 @@ class Host {
 
 // ---- the others ---------------------------------------------------------------------------------
 
-/// What a rank has after it was at rank 0.
+/// A rank's connections after it has reached rank 0.
 struct Visit {
   Fd rank0;
-  std::shared_ptr<TcpListener> listener;  // null: no rank comes to this one
+  std::shared_ptr<TcpListener> listener;  // null: no rank connects to this one
   Directory directory;
 };
 
@@ -275,8 +276,8 @@ std::shared_ptr<TcpListener> listen_for_higher_ranks(const RendezvousOptions& op
   return std::make_shared<TcpListener>(addresses, options.secret, most_pending(options.size));
 }
 
-/// Says where this rank listens, and gets rank 0's answer. What goes wrong here meanwhile is told
-/// to rank 0, and by it to all.
+/// Sends this rank's address, and receives rank 0's answer. A failure here meanwhile is reported to
+/// rank 0, which tells all.
 tcp::Outcome attend(const RendezvousOptions& options, Visit& visit, std::string& message,
                     Nanos last) {
   const auto say_places = [&](const std::vector<Place>& places) {
@@ -287,7 +288,7 @@ tcp::Outcome attend(const RendezvousOptions& options, Visit& visit, std::string&
     visit.listener = listen_for_higher_ranks(options, visit.rank0);
     say_places(visit.listener ? places_of(visit.listener->addresses()) : std::vector<Place>{});
     said = true;
-    // Even if that failed: rank 0 may have said why it has ended.
+    // Even if that failed: rank 0 may have sent the reason why it ended.
     return tcp::receive_message(visit.rank0, message, last, options.on_wait);
   } catch (const std::exception& error) {
     if (!said) say_places({});
@@ -307,7 +308,7 @@ ErrorKind kind_of_verdict(const std::string& error) {
 Visit visit_rank0(const RendezvousOptions& options) {
   Visit visit;
   visit.rank0 = reach_rank0(options, monotonic_now() + options.timeout);
-  // Rank 0, which may have come much later than this rank, waits from its own beginning on.
+  // Rank 0's timeout starts when rank 0 does, perhaps much later than this rank's.
   const Nanos last = monotonic_now() + options.timeout + kVerdictTime;
   std::string message;
   const tcp::Outcome outcome = attend(options, visit, message, last);

@@ -7,10 +7,10 @@
 
 namespace hvdtune {
 
-// What rank 0 compares whenever a rank comes, and how it says what is wrong. Both kinds of meeting
-// call this (meet_on_host.h, rendezvous.h).
+// Rank 0's checks of every rank that arrives, and its error messages. Both kinds of meeting call
+// this (meet_on_host.h, rendezvous.h).
 
-/// What a rank says of itself.
+/// A rank's description of itself.
 struct Attendee {
   int rank = 0;
   int size = 1;
@@ -20,16 +20,16 @@ struct Attendee {
   std::string agreement;
 };
 
-/// Why `comer` cannot be a rank of rank 0's job; empty when it can. `taken_by`: the pid of who came
-/// with its rank before; 0 = nobody.
+/// Why `comer` cannot be a rank of rank 0's job; empty if it can. `taken_by`: pid of the process
+/// that arrived earlier with the same rank; 0 = none.
 std::string objection_to(const Attendee& comer, const Attendee& rank0, int taken_by);
 
-/// Who has not come. `present`: by rank.
+/// The message that names the missing ranks. `present`: by rank.
 std::string absence_text(const std::vector<bool>& present, Nanos timeout);
 
-/// What the others say when rank 0 has not come.
+/// The other ranks' message if rank 0 is missing.
 std::string rank0_absence_text(Nanos timeout);
-/// Whether an error of rank 0's is one of these two.
+/// Whether an error of rank 0 is one of these two messages.
 bool is_absence_text(const std::string& text);
 
 }  // namespace hvdtune

@@ -10,32 +10,32 @@
 
 namespace hvdtune {
 
-/// What a member brings when Gloo connects a group.
+/// A member's settings when Gloo connects a group.
 struct GlooGroup {
   int index = 0;  ///< this member
   int size = 1;
-  /// Network interface to listen at; or, where it is empty, the address, in digits; or, where that
-  /// is empty as well, the loopback interface.
+  /// Network interface to listen at; if empty, `address`, which is numeric; if that is empty as
+  /// well, the loopback interface.
   std::string interface;
   std::string address;
-  /// Of the connecting, and of every message.
+  /// Timeout of connecting, and of every message.
   Nanos timeout = 30 * kSecond;
-  /// Gives all members' texts for this one's, in member order. Called as often on all members. May
-  /// throw.
+  /// Exchanges texts: takes this member's and returns all members', in member order. All members
+  /// call it equally often. May throw.
   std::function<std::vector<std::string>(const std::string& mine)> gather;
 };
 
-/// Gloo lies in a module of its own beside hvdtune's, which is built where Gloo is found and loaded
-/// when Gloo is chosen: this one does not need it.
+/// Connects a group with Gloo. Gloo is in a separate module beside hvdtune's, which is built if
+/// Gloo is found and loaded if Gloo is chosen: hvdtune's own module does not need it.
 ///
-/// Collective. `module` is the module's path. Throws Error(kInvalidArgument) where it cannot be
-/// loaded, and Error(kAborted) where the members cannot be connected.
+/// Collective. `module` is the module's path. Throws Error(kInvalidArgument) if it cannot be
+/// loaded, and Error(kAborted) if the members cannot be connected.
 std::unique_ptr<Messenger> connect_gloo(const std::string& module, const GlooGroup& group);
 
-/// Loads the module, to see whether it can be. Throws Error(kInvalidArgument).
+/// Loads the module, to check that this works. Throws Error(kInvalidArgument).
 void load_gloo(const std::string& module);
 
-/// The module's only name: a new Messenger of the caller's, or null and why.
+/// The module's only symbol. Returns a new Messenger that the caller owns, or null and the reason.
 using GlooConnect = Messenger*(const GlooGroup& group, std::string& problem);
 inline constexpr const char* kGlooConnect = "hvdtune_gloo_connect";
 

@@ -31,7 +31,8 @@ constexpr int kSuccess = 0;
 constexpr int kThreadSerialized = 2;
 constexpr int kThreadMultiple = 3;
 constexpr int kUndefined = -32766;
-// Where threads may not call MPI at the same time, the program may call it once it is shut down.
+// Only with MPI_THREAD_MULTIPLE. Otherwise the program may call MPI as soon as hvdtune is shut
+// down.
 constexpr Nanos kLinger = 2 * kSecond;
 constexpr std::chrono::seconds kFinalize{3};
 constexpr int kUnusedTag = 32767;  // the largest that every MPI has
@@ -42,7 +43,7 @@ constexpr const char* kThreadLevels[] = {"MPI_THREAD_SINGLE", "MPI_THREAD_FUNNEL
   throw Error(ErrorKind::kInvalidArgument, text);
 }
 
-/// What a loaded library offers under a name; throws if it does not.
+/// A loaded library; looking up a name that it does not have throws.
 class Library {
  public:
   Library(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
@@ -50,7 +51,7 @@ class Library {
   [[nodiscard]] bool has(const char* name) const { return dlsym(handle_, name) != nullptr; }
   [[nodiscard]] void* address(const char* name) const {
     void* found = dlsym(handle_, name);
-    if (found == nullptr) refuse(path_ + " is no MPI that can be used: it has no " + name);
+    if (found == nullptr) refuse(path_ + " is no MPI library that can be used: it has no " + name);
     return found;
   }
   template <typename Function>
@@ -113,7 +114,7 @@ struct Calls {
     library.find("MPI_Alltoall", alltoall);
   }
 
-  /// Throws what went wrong, if it did.
+  /// Throws the error if the call failed.
   void check(int result, const char* name) const {
     if (result == kSuccess) return;
     char text[8192] = "";
@@ -279,8 +280,8 @@ class JobOf final : public MpiJob {
 
   [[nodiscard]] typename Abi::Handle communicator() const { return communicator_; }
   MpiProgress& progress() { return progress_; }
-  /// Messages were given up: nothing can be told from the next ones any more; or a process is no
-  /// more.
+  /// Marks the job as unusable: messages were given up, which could be mistaken for later ones, or
+  /// a process has ended.
   void spoil() { spoilt_ = true; }
   [[nodiscard]] bool spoilt() const { return spoilt_; }
 
@@ -378,7 +379,7 @@ class MpiOf final : public Mpi {
   }
 
  private:
-  /// All that the library says of itself, several lines.
+  /// The library's full description of itself, several lines.
   [[nodiscard]] std::string about() const {
     char text[8192] = "";
     int length = 0;
@@ -386,9 +387,9 @@ class MpiOf final : public Mpi {
     return text;
   }
 
-  /// MPICH before 4.2: over UCX, a process that is through with closing its connections waits in
-  /// MPI_Finalize and moves no messages, while others wait for its answer (pmodels/mpich, pull
-  /// request 6596). Up to half of all jobs on several hosts end so.
+  /// MPICH before 4.2: with UCX, a process that has closed its connections waits in MPI_Finalize
+  /// and moves no messages, while others wait for its answer (pmodels/mpich, pull request 6596). Up
+  /// to half of all jobs on several hosts hang this way.
   [[nodiscard]] bool hangs_at_end() const {
     int major = 0;
     int minor = 0;
@@ -396,12 +397,14 @@ class MpiOf final : public Mpi {
            (major < 4 || (major == 4 && minor < 2));
   }
 
-  /// What ends without MPI_Finalize is killed with all others of its host: so not before everybody
-  /// has come here, where there is nothing left to be done. Hydra takes an end for one in order
-  /// only after what MPI_Finalize would have told it; so that is told without MPI_Finalize where
-  /// the library, too, speaks version 1 to it, which it does unless it was configured otherwise.
+  /// If a process ends without MPI_Finalize, Hydra kills all others of its host. So a process must
+  /// not end before all have reached this point and have nothing left to do. Hydra treats an end as
+  /// normal only after the messages that MPI_Finalize would have sent. This function sends them
+  /// itself if the library also speaks PMI version 1, which it does unless it was configured
+  /// otherwise.
   void end_together(int hydra) const {
-    // Any choice at its configuration is taken for another version. All go the same way.
+    // Any explicit choice of PMI at its configuration is assumed to be another version. All
+    // processes decide the same.
     const bool speaks = hydra >= 0 && about().find("--with-pmi") == std::string::npos;
     const std::vector<char> sent(static_cast<std::size_t>(size_), speaks ? 1 : 0);
     std::vector<char> received(sent.size());
@@ -423,7 +426,7 @@ class MpiOf final : public Mpi {
         << " did not answer at this process's end; it may report that the job has failed";
   }
 
-  /// Where the launcher is not Hydra, or is spoken to in another way. Others mind less how a
+  /// For launchers other than Hydra, or another PMI version. Other launchers care less how a
   /// process ends.
   void finalize_in_time() const {
     const auto ended = std::make_shared<std::promise<void>>();
@@ -436,7 +439,7 @@ class MpiOf final : public Mpi {
     if (end.wait_for(kFinalize) == std::future_status::ready) return;
     HVD_LOG_RANK(kInfo, rank_)
         << "MPI_Finalize of " << version()
-        << " did not come back, as it does at times before 4.2; left to itself";
+        << " did not return, a known fault before 4.2; the process ends without it";
     // Destructors of libraries that the thread is still in must not run.
     on_exit(
         [](int status, void*) {

@@ -21,7 +21,7 @@ void MpiProgress::enter() {
   if (running_) return;
   if (thread_.joinable()) {
     lock.unlock();
-    thread_.join();  // it has come to its end by itself
+    thread_.join();  // it has ended by itself
     lock.lock();
   }
   running_ = true;
@@ -58,7 +58,7 @@ void MpiProgress::run() {
   while (!resting_ && (users_ > 0 || monotonic_now() < until_)) {
     changed_.wait_for(lock, std::chrono::nanoseconds(pause), [this] { return resting_; });
     if (resting_) break;
-    if (seen != calls_) {  // somebody else has called meanwhile
+    if (seen != calls_) {  // another thread has called meanwhile
       seen = calls_;
       pause = kLeastPause;
       continue;

@@ -13,19 +13,19 @@
 
 namespace hvdtune {
 
-/// A thread that calls MPI now and then while nobody else does.
+/// A thread that calls MPI regularly while no other thread does.
 ///
 /// Most MPIs move messages only while they are called. A send that MPI has reported as done may
-/// still lie in its queues; if the sender then waits for something that is not MPI's (a neighbour
-/// in shared memory, the next entry of the schedule), the receiver waits for ever. So from the
-/// first user on, until a while after the last one has gone, somebody calls.
+/// still be in its queues; if the sender then waits for something other than MPI (a neighbour in
+/// shared memory, the next entry of the schedule), the receiver waits for ever. So this thread
+/// calls MPI from the first user on until a while after the last one has left.
 ///
 /// All calls of a job are made under `calling()`: MPI_THREAD_SERIALIZED is enough.
 class MpiProgress {
  public:
-  /// `advance` makes a call that moves messages, while nobody else calls; false: there is nothing
-  /// to be moved any more. `linger`: how long after the last user has gone, whose last messages
-  /// others may still wait for.
+  /// `advance` makes an MPI call that moves messages, while no other thread calls MPI; it returns
+  /// false if there is nothing left to move. `linger`: how long to go on after the last user has
+  /// left, because others may still wait for its last messages.
   MpiProgress(std::function<bool()> advance, Nanos linger)
       : advance_(std::move(advance)), linger_(linger) {}
   ~MpiProgress() { rest(); }
@@ -41,7 +41,7 @@ class MpiProgress {
 
   void enter();
   void leave();
-  /// Nobody calls MPI from here on, until somebody enters again. Returns when that is so.
+  /// Stops the calls of MPI until a user enters again. Returns after the last call.
   void rest();
 
  private:
@@ -53,7 +53,7 @@ class MpiProgress {
   std::condition_variable changed_;
   std::uint64_t calls_ = 0;
   int users_ = 0;
-  Nanos until_ = 0;  // where there are no users
+  Nanos until_ = 0;  // if there are no users
   bool resting_ = false;
   bool running_ = false;
   pid_t process_ = 0;  // whose thread it is: a forked child has none

@@ -42,7 +42,7 @@ bool Pmi::ask(const std::string& request, const std::string& answer,
     const ssize_t got = read(fd_, &next, 1);
     if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN)) return false;
     if (got < 0) continue;
-    // Newer ones add what came of it: "cmd=barrier_out rc=0".
+    // Newer versions add the result: "cmd=barrier_out rc=0".
     if (next == '\n') return line == answer || line.rfind(answer + " ", 0) == 0;
     line += next;
   }

@@ -31,7 +31,7 @@ Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, 
     outcome = tcp::receive_all(socket, theirs.data(), theirs.size(), deadline, on_wait);
   }
   if (outcome != Outcome::kDone) {
-    return ended(outcome, Verdict::kClosed, "it hung up before it said anything");
+    return ended(outcome, Verdict::kClosed, "it closed the connection before it sent anything");
   }
   if (theirs.compare(0, kMagic.size(), kMagic) != 0) {
     why = kNotOurs;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMostNotice = 4096;
 constexpr std::uint32_t kWakeupKey = UINT32_MAX;
-// How long to wait for the reason why a connection ended: it travels on another one.
+// How long to wait for the reason why a connection ended: it arrives on another one.
 constexpr Nanos kReasonTime = 2 * kSecond;
 
 }  // namespace
@@ -105,8 +105,8 @@ void Mesh::add_data(int rank, Fd socket) {
   data = std::move(socket);
 }
 
-/// The buffer of a connection that carries nothing else has room; if not, the peer does not listen,
-/// and sees the connection end.
+/// The buffer of a connection that carries only notices has room. If not, the peer does not read,
+/// and will see the connection end.
 void Mesh::tell(const Peer& peer, Notice notice, std::string_view text) const {
   if (!peer.notices.valid()) return;
   const std::string message = framed(notice, text);
@@ -162,7 +162,7 @@ void Mesh::read_notices(int rank) {
     if (got <= 0) return ended(rank, got == 0 ? 0 : errno);
     received.append(bytes, static_cast<std::size_t>(got));
     if (!take_notices(rank, received)) {
-      return abort(name(rank) + " sent what this version of hvdtune does not understand");
+      return abort(name(rank) + " sent a message that this version of hvdtune does not understand");
     }
   }
 }

@@ -71,7 +71,7 @@ TcpAddress TcpAddress::local(int socket) {
 TcpAddress TcpAddress::peer(int socket) {
   TcpAddress address;
   address.length_ = sizeof(address.storage_);
-  // It may have gone already; then there is no address.
+  // The peer may have left already; then there is no address.
   if (getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.length_) != 0) {
     return {};
   }

@@ -7,15 +7,15 @@
 
 namespace hvdtune {
 
-/// Where a TCP socket is: an IPv4 or IPv6 address and a port.
+/// The address of a TCP socket: an IPv4 or IPv6 address and a port.
 class TcpAddress {
  public:
   TcpAddress() = default;
-  /// Of an AF_INET or AF_INET6 socket.
+  /// `address`: of an AF_INET or AF_INET6 socket.
   TcpAddress(const sockaddr* address, socklen_t length);
-  /// `host`: digits, as host() gives them. Throws Error(kInvalidArgument).
+  /// `host`: a numeric address, as host() returns it. Throws Error(kInvalidArgument).
   static TcpAddress of_digits(const std::string& host, int port);
-  /// What a connected or listening socket has on this side, and on the other one.
+  /// The address of a connected or listening socket on this side, and on the other side.
   static TcpAddress local(int socket);
   static TcpAddress peer(int socket);
 
@@ -25,7 +25,7 @@ class TcpAddress {
   }
   [[nodiscard]] socklen_t length() const { return length_; }
 
-  /// In digits, e.g. "10.0.0.2" or "fd00::2".
+  /// Numeric, e.g. "10.0.0.2" or "fd00::2".
   [[nodiscard]] std::string host() const;
   [[nodiscard]] int port() const;
   [[nodiscard]] TcpAddress with_port(int port) const;
@@ -37,15 +37,14 @@ class TcpAddress {
   socklen_t length_ = 0;
 };
 
-/// The addresses of a host, given by name or in digits; in the order that the system prefers. May
-/// ask name servers, and takes as long as they do. Throws Error(kInvalidArgument) for a name that
-/// nobody knows.
+/// The addresses of a host, given by name or as a numeric address, in the order that the system
+/// prefers. May query name servers, and takes as long as they do. Throws Error(kInvalidArgument)
+/// for an unknown name.
 std::vector<TcpAddress> resolve(const std::string& host, int port);
 
 /// The addresses, with port 0, of these network interfaces of this host, IPv4 first. An entry may
-/// also be a single address, in digits. Addresses that mean nothing to other hosts (IPv6
-/// link-local) are left out. Throws Error(kInvalidArgument) for what is not there, or has no
-/// address.
+/// also be a single numeric address. Addresses that other hosts cannot use (IPv6 link-local) are
+/// left out. Throws Error(kInvalidArgument) for an interface that does not exist or has no address.
 std::vector<TcpAddress> interface_addresses(const std::vector<std::string>& interfaces);
 
 }  // namespace hvdtune

@@ -17,7 +17,7 @@
 namespace hvdtune {
 namespace {
 
-/// The socket's buffer is empty when this is sent: it goes at once, or the other side is not worth
+/// The socket's buffer is empty, so the bytes are sent at once; if not, the other side is not worth
 /// waiting for.
 bool send_whole(const Fd& socket, std::string_view bytes) {
   return send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
@@ -40,7 +40,7 @@ TcpListener::TcpListener(const std::vector<TcpAddress>& addresses, std::string s
   }
   if (problems.empty()) return;
   if (listeners_.empty()) throw Error(ErrorKind::kInvalidArgument, problems);
-  HVD_LOG(kWarning) << problems << "; this process is reached at its other addresses";
+  HVD_LOG(kWarning) << problems << "; this process uses its other addresses";
 }
 
 std::vector<TcpAddress> TcpListener::addresses() const {
@@ -99,8 +99,8 @@ std::optional<TcpListener::Comer> TcpListener::look_at(const std::vector<short>&
 }
 
 void TcpListener::accept_from(const Fd& listener) {
-  // No more than can wait here: those who come faster than they are looked at do not keep this
-  // process from its deadline, nor from those who have come before.
+  // Accept no more than fit: even if connections arrive faster than they are checked, this process
+  // keeps its deadline and serves earlier ones.
   for (std::size_t tries = 0; tries < most_pending_; ++tries) {
     sockaddr_storage from{};
     socklen_t length = sizeof(from);
@@ -108,7 +108,7 @@ void TcpListener::accept_from(const Fd& listener) {
                       SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
       if (pending_.size() >= most_pending_) {
-        turn_away(pending_.begin(), "too many connect at once");
+        turn_away(pending_.begin(), "arrived while too many others were connecting");
       }
       pending_.push_back({std::move(socket),
                           TcpAddress(reinterpret_cast<const sockaddr*>(&from), length),
@@ -120,12 +120,12 @@ void TcpListener::accept_from(const Fd& listener) {
       continue;
     }
     if (errno == EINTR) continue;
-    if (errno != EMFILE && errno != ENFILE) return;  // nobody else, or one who has gone again
+    if (errno != EMFILE && errno != ENFILE) return;  // no other connection, or it has closed again
     if (pending_.empty()) {
       throw Error(ErrorKind::kAborted,
                   "this process has too many files open to accept a connection (ulimit -n)");
     }
-    turn_away(pending_.begin(), "too many connect at once");
+    turn_away(pending_.begin(), "arrived while too many others were connecting");
   }
 }
 
@@ -149,12 +149,13 @@ void TcpListener::expire(Nanos now) {
   }
 }
 
-/// Reads what is there, but nothing behind the message: that belongs to who gets the connection.
+/// Reads the available bytes, but none after the message: those belong to the receiver of the
+/// connection.
 TcpListener::Progress TcpListener::advance(Pending& pending, std::string& why) {
   while (true) {
     const std::size_t have = pending.received.size();
     if (have < pending.wanted) {
-      // No more memory than has come: a length alone takes none.
+      // Allocate only for received bytes: a length alone allocates nothing.
       char bytes[4096];
       const std::size_t most = std::min(pending.wanted - have, sizeof(bytes));
       const ssize_t got = recv(pending.socket.get(), bytes, most, 0);

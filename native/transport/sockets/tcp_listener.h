@@ -13,19 +13,19 @@
 namespace hvdtune {
 
 /// Accepts connections at chosen addresses, from processes that know the job's secret
-/// (transport/sockets/handshake.h). Whoever does not is turned away: nothing that he sends is
-/// interpreted, he cannot keep others from coming, and only the first one is logged.
+/// (transport/sockets/handshake.h). Turns all others away: it interprets nothing that they send,
+/// they cannot keep the job's processes from connecting, and only the first is logged.
 ///
-/// Belongs to one thread; works while that is in accept().
+/// Belongs to one thread; works only while that thread is in accept().
 class TcpListener {
  public:
-  /// An address that cannot be had is logged, and the others are used (a host's name may stand for
-  /// an IPv6 address in a container without IPv6). Throws Error(kInvalidArgument) when there is
-  /// none that can. `secret`: not empty. `most_pending`: see kMostPending.
+  /// If an address cannot be listened at, this logs it and uses the others (a host's name may
+  /// resolve to an IPv6 address in a container without IPv6). Throws Error(kInvalidArgument) if
+  /// none can be listened at. `secret`: not empty. `most_pending`: see kMostPending.
   TcpListener(const std::vector<TcpAddress>& addresses, std::string secret,
               std::size_t most_pending = kMostPending);
 
-  /// Where it listens, with the ports that the kernel has chosen.
+  /// The addresses that it listens at, with the ports that the kernel has chosen.
   [[nodiscard]] std::vector<TcpAddress> addresses() const;
 
   /// A process that knows the secret, and the first message that it has sent.
@@ -34,16 +34,16 @@ class TcpListener {
     TcpAddress from;
     std::string message;
   };
-  /// The next one, or nothing at the deadline. Looks at least once, and not for longer than that
-  /// when connections come faster than they are looked at. Throws Error(kAborted) when
-  /// this process can open no further files.
+  /// The next process, or nothing at the deadline. Checks at least once, and stops at the deadline
+  /// even if connections arrive faster than it can check them. Throws Error(kAborted) if this
+  /// process can open no further files.
   std::optional<Comer> accept(Nanos deadline);
 
-  /// How many were turned away.
+  /// Number of connections turned away.
   [[nodiscard]] std::size_t strangers() const { return strangers_; }
 
-  /// How many connections can be in the middle of the handshake; the oldest gives way to a new one.
-  /// More where more ranks may come at once.
+  /// How many connections can be in the middle of the handshake; a further one replaces the oldest.
+  /// Callers set more if more ranks may connect at once.
   static constexpr std::size_t kMostPending = 256;
   /// How long a handshake may take.
   static constexpr Nanos kHandshakeTime = 10 * kSecond;

@@ -16,7 +16,7 @@
 namespace hvdtune::tcp {
 namespace {
 
-/// Until when to sleep in a wait that on_wait is called in.
+/// The end of the next sleep in a wait that calls on_wait.
 Nanos end_of_slice(Nanos deadline, const OnWait& on_wait) {
   return on_wait ? std::min(deadline, monotonic_now() + kWaitSlice) : deadline;
 }
@@ -26,11 +26,11 @@ Fd open_socket(int family) {
 }
 
 void set_option(const Fd& socket, int level, int name, int value) {
-  // Each of them only makes things better: a kernel without one still connects.
+  // These options are only improvements: a kernel without one still connects.
   setsockopt(socket.get(), level, name, &value, sizeof(value));
 }
 
-/// 0 when the connection stands.
+/// 0 if the connection is established.
 int pending_error(int fd) {
   int error = 0;
   socklen_t length = sizeof(error);
@@ -76,7 +76,7 @@ int milliseconds_until(Nanos deadline) {
 Fd listen(const TcpAddress& address) {
   Fd socket = open_socket(address.family());
   if (socket.valid()) {
-    // A job that is started again at once finds its port in TIME_WAIT.
+    // A job that is restarted at once finds its port in TIME_WAIT.
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
     if (address.family() == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
   }
@@ -136,10 +136,10 @@ void notice_vanished_host(const Fd& socket, Nanos vanish) {
   const auto seconds = [](Nanos time) {
     return static_cast<int>(std::max<Nanos>(1, (time + kSecond / 2) / kSecond));
   };
-  // Data that are not acknowledged …
+  // For data that is not acknowledged …
   set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(vanish / kMillisecond));
-  // … and a connection on which this side only waits: a third of the time until the first question,
-  // and four questions in the rest.
+  // … and for a connection on which this side only waits: the first probe after a third of the
+  // time, four probes in the rest.
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds(vanish / 3));
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds(vanish / 6));
@@ -153,7 +153,7 @@ bool wait_for(int fd, short events, Nanos deadline, const OnWait& on_wait) {
     if (ready <= 0 && on_wait) on_wait();
     if (ready > 0) return true;
     if (ready == 0 && monotonic_now() >= deadline) return false;
-    if (ready < 0 && errno != EINTR) return true;  // the call that follows says what is wrong
+    if (ready < 0 && errno != EINTR) return true;  // the next call reports the error
   }
 }
 

@@ -12,8 +12,8 @@
 namespace hvdtune {
 
 Fd UnixAcceptor::next(Nanos deadline) {
-  // Past the deadline those who were there in time are still heard, but no endless stream of
-  // others.
+  // After the deadline, connections that were there in time are still served, but not an endless
+  // stream of others.
   for (std::size_t late = 0;;) {
     std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
     Nanos until = deadline;

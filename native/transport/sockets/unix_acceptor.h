@@ -8,24 +8,25 @@
 
 namespace hvdtune {
 
-/// Accepts connections of processes of this host, as TcpListener does those of others, in the order
-/// in which they say something: who connects and stays silent holds up nobody, and other users are
-/// not kept at all. Rank 0 has one while the ranks of its host meet (meet_on_host()).
+/// Accepts connections from processes of this host, as TcpListener does from other hosts, in the
+/// order in which they send something. A process that connects and stays silent holds up nobody,
+/// and connections of other users are closed at once. Rank 0 has one while the ranks of its host
+/// meet (meet_on_host()).
 ///
-/// Belongs to one thread; works while that is in next().
+/// Belongs to one thread; works only while that thread is in next().
 class UnixAcceptor {
  public:
   /// `listener` (unix_socket::listen) must outlive it; it may be invalid as long as next() is not
   /// called.
   explicit UnixAcceptor(const Fd& listener) : listener_(listener) {}
 
-  /// The next connection with something to read (or whose other side has gone), or an invalid Fd
-  /// at the deadline. Looks at least once. Throws Error(kAborted) when nobody can be accepted.
+  /// The next connection with something to read (or whose other side has gone), or an invalid Fd at
+  /// the deadline. Looks at least once. Throws Error(kAborted) if no connection can be accepted.
   Fd next(Nanos deadline);
 
-  /// How many may be silent; the oldest gives way to a new one.
+  /// How many connections may be silent; a further one replaces the oldest.
   static constexpr std::size_t kMostSilent = 256;
-  /// For how long one may be silent.
+  /// For how long a connection may be silent.
   static constexpr Nanos kSilence = 10 * kSecond;
 
  private:

@@ -46,7 +46,8 @@ bool take_name(const Fd& socket, const std::string& name) {
 
 bool wait_readable(int fd, Nanos deadline) {
   while (true) {
-    // Looks at least once: who was suspended finds the time over and what came meanwhile.
+    // Looks at least once: after a suspension the time is over, but messages may have arrived
+    // meanwhile.
     const Nanos left =
         std::max<Nanos>(0, deadline == kForever ? kSecond : deadline - monotonic_now());
     pollfd entry{fd, POLLIN, 0};
@@ -96,7 +97,7 @@ void notify(const std::vector<std::string>& names) {
   const Fd socket = open_socket(SOCK_DGRAM | SOCK_NONBLOCK);
   for (const std::string& name : names) {
     const auto [address, length] = abstract_address(name);
-    // It fails where nobody is, and where there are notices enough.
+    // It fails if nobody listens, or if the mailbox is full of notices already.
     sendto(socket.get(), "", 0, MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), length);
   }
 }
@@ -104,7 +105,7 @@ void notify(const std::vector<std::string>& names) {
 bool await_notice(const Fd& mailbox, Nanos deadline) {
   if (!wait_readable(mailbox.get(), deadline)) return false;
   char byte;
-  // Many notices are one; a stranger who never stops sending does not keep us here.
+  // Many notices count as one; the bound stops a stranger who never stops sending.
   for (int i = 0; i < 64 && recv(mailbox.get(), &byte, sizeof(byte), 0) >= 0; ++i) {
   }
   return true;

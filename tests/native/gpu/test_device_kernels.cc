@@ -286,7 +286,7 @@ TEST(what_the_driver_refuses_is_told_and_copied) {
   const Faults faults("bad-image");
   const auto device = fake_device();
   DeviceKernels kernels(device, fake_nvrtc());
-  CHECK_EQ(kernels.why_not(), std::string("the driver does not take the kernels (NVRTC 12.4): "
+  CHECK_EQ(kernels.why_not(), std::string("the driver does not accept the kernels (NVRTC 12.4): "
                                           "CUDA_ERROR_INVALID_IMAGE"));
   check_copies(device, kernels);
 }

@@ -497,7 +497,7 @@ TEST(notices_that_nobody_understands_end_the_job) {
     const auto look = [&] {
       while (tcp::wait_for(meshes[0]->attention(), POLLIN, kForever)) meshes[0]->look();
     };
-    CHECK_THROWS_WITH(look(), Error, "sent what this version of hvdtune does not understand");
+    CHECK_THROWS_WITH(look(), Error, "sent a message that this version of hvdtune does not understand");
   }
 }
 

@@ -221,7 +221,7 @@ TEST(a_corrupt_length_allocates_nothing) {
   wire::Encoder out;
   out.put(ScheduleType::kBatch).put(std::uint32_t{0}).put(std::uint64_t{0}).put(std::uint8_t{0});
   out.put(false).put(UINT32_MAX);
-  CHECK_THROWS_WITH(Schedule::decode(out.bytes()), DecodeError, "shorter than its count");
+  CHECK_THROWS_WITH(Schedule::decode(out.bytes()), DecodeError, "fewer elements than it says");
 }
 
 TEST(a_change_of_membership_names_one_operation) {
