@@ -45,8 +45,8 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         dest="np",
         type=_count,
         metavar="N",
-        help="number of processes; an elastic job starts with it (default: what Slurm or LSF has "
-        "given the job)",
+        help="number of processes, or with how many an elastic job starts (default: what Slurm or "
+        "LSF has given the job)",
     )
     hosts = job.add_mutually_exclusive_group()
     hosts.add_argument(

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a recording, or its .gz; for an elastic job, the recording of each generation",
     )
     command.add_argument(
-        "--steps", metavar="A:B", help="from step A on, up to but without B (as many as fit)"
+        "--steps", metavar="A:B", help="from step A to the step before B (as many as fit)"
     )
     command.add_argument(
         "-o", metavar="OUT.json", dest="out", required=True, help="the file to write, or .gz"

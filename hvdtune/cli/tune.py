@@ -26,7 +26,7 @@ HELP = "find the fastest settings for a script or a bench workload by running it
 DESCRIPTION = """\
 Tunes scripts that are too short to be tuned while they run, and settings that need a restart.
 Runs the program unchanged, and restarts it until the search is done. As with HOROVOD_AUTOTUNE=1,
-a setting is adopted only if it was measurably faster. Use a short program, or one that saves
+a setting is adopted only if it was shown to be faster. Use a short program, or one that saves
 nothing.
 """
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--show-output", action="store_true",
-        help="show the program's output on stderr, not only its last lines if it fails",
+        help="show all of the program's output on stderr (default: its last lines, if it fails)",
     )  # fmt: skip
     parser.add_argument("--config-file", metavar="FILE", help="read settings from this YAML file")
     add_knob_flags(parser)

@@ -40,11 +40,13 @@ METRICS = (
     Metric("hvdtune_queue_tensors", "gauge", "Tensors submitted by some rank and not done."),
     Metric(
         "hvdtune_rank_late_seconds", "gauge",
-        "Time that a rank costs a step by being last, mean of the last 40.", ("rank", "host"),
+        "Time that a step loses because this rank is last, mean of the last 40 steps.",
+        ("rank", "host"),
     ),
     Metric(
         "hvdtune_rank_last_ratio", "gauge",
-        "Share of the last 40 steps in which the others waited most for it.", ("rank", "host"),
+        "Share of the last 40 steps in which this rank was the one that the others waited for.",
+        ("rank", "host"),
     ),
     Metric(
         "hvdtune_straggler", "gauge", "1 for the rank that is named in the log as late, else 0.",
@@ -52,7 +54,8 @@ METRICS = (
     ),
     Metric(
         "hvdtune_host_late_seconds", "gauge",
-        "Time that a host costs a step by being last as a whole, mean of the last 40.", ("host",),
+        "Time that a step loses because this host is last as a whole, mean of the last 40 steps.",
+        ("host",),
     ),
     Metric(
         "hvdtune_straggler_host", "gauge",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 _SHOWN_RANKS = 8
-#: A rank is named as the slowest if equal ranks would cost as much with at most this probability.
+#: A rank is named as the slowest if equal ranks would cost as much with less than this probability.
 CHANCE = 1e-3
 
 
@@ -128,8 +128,7 @@ def frame(status: Status, before: Status | None = None) -> Group:
 def _steps(status: Status) -> str:
     if status["step_s"] is None:
         return (
-            f"{status['steps']} seen so far; a step is seen when the coordinator gets a tensor "
-            "again"
+            f"{status['steps']} seen so far; a step ends when the coordinator gets a tensor again"
         )
     return (
         f"{1 / status['step_s']:.2f} steps/s, {status['steps']} so far, the last "

@@ -328,7 +328,7 @@ _TABLE = (
     ),
     Knob(
         "nccl_min_ctas", "NCCL_MIN_CTAS", "int", 0,
-        "NCCL's own setting: minimum of thread blocks (CTAs), and so of channels, per collective; "
+        "NCCL's own setting: the fewest thread blocks (CTAs), and so channels, per collective; "
         "at most NCCL_MAX_CTAS. 0: NCCL's choice.",
         yaml="library_options.nccl_min_ctas", minimum=1, maximum=64, zero_is_auto=True,
         at_most="nccl_max_ctas",
@@ -336,7 +336,7 @@ _TABLE = (
     ),
     Knob(
         "nccl_max_ctas", "NCCL_MAX_CTAS", "int", 0,
-        "NCCL's own setting: maximum of thread blocks (CTAs), and so of channels, per collective. "
+        "NCCL's own setting: the most thread blocks (CTAs), and so channels, per collective. "
         "Each one occupies a multiprocessor that computing cannot use. 0: NCCL's choice.",
         yaml="library_options.nccl_max_ctas", minimum=1, maximum=64, zero_is_auto=True,
         on_gpus=True, tunable=True, restart=True, scale="log", tune_range=(1, 32),

@@ -351,4 +351,5 @@ def test_rank_programs_run_with_tensors_in_cpu_memory():
 
 def test_a_killed_rank_is_timed():
     outcome = parts.death(Machine(gpus=0, device="cpu"))
+    assert outcome.said.startswith("in 5 kills, the survivor raised at most ")
     assert "s after the kill; the limit is 2 s." in outcome.said

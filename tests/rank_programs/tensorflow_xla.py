@@ -383,7 +383,7 @@ def errors_arrive() -> None:
     )
     splits = tf.ones([size], tf.int32)
     unequal = compiled(lambda x, splits: hvd.alltoall(x, splits))
-    fails(ValueError, lambda: unequal(tf.ones([size]), splits), "as many rows")
+    fails(ValueError, lambda: unequal(tf.ones([size]), splits), "equally many rows")
     fails(NotImplementedError, compiled(lambda: hvd.join()), "join is not possible")
     hvd.shutdown()
     fails(tf.errors.InternalError, lambda: reduce(x), "init")

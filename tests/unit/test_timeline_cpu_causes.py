@@ -103,7 +103,7 @@ def test_a_rank_that_is_late_by_no_more_than_it_waits_for_a_cpu_is_not_named(wai
     assert ("persistent straggler" in {one.kind for one in found}) == named
     said = lateness(numbers_of(analysis, found))
     assert said.startswith(
-        "Rank 1 (host0) is late" if named else "Other programs take CPUs, and that decides"
+        "Rank 1 (host0) is late" if named else "Which rank is last depends on the CPUs"
     )
 
 
@@ -159,6 +159,7 @@ def test_a_rank_on_a_busy_cpu_is_late_because_of_that():
     assert "because it waits for a CPU during" in found["persistent straggler"].sentence
     taken = found["CPUs taken"]
     assert taken.sentence.startswith("Rank 2 on host host0 is ready to")
+    assert "but waits for a CPU during" in taken.sentence
     assert taken.evidence["rank"] == 2
     true = 1 - step_seconds(replace(job, late=())) / step_seconds(job)
     assert taken.gain == pytest.approx(true, rel=0.1)
@@ -253,7 +254,7 @@ def test_memory_that_is_used_up(pressure, faults):
     means = {"memory_pressure": pressure, "major": faults, "swapped": 2.0**30}
     first = told(crowded(CURED, cpus=2, work=WORK, kept=[0, 0], **means))[0]
     assert first.kind == "memory short"
-    assert "2048 MiB of the ranks' memory are swapped out" in first.sentence
+    assert "2048 MiB of the ranks' memory is swapped out" in first.sentence
     assert 0 < first.interval[0] < first.gain < first.interval[1] <= pressure
 
 

@@ -82,7 +82,7 @@ def test_a_while_is_told_as_a_while() -> None:
     late[40:60, 2] += 30_000
     said = verdict(trace_of(late))
     assert "rank 2 held the others up for a while" in said
-    assert "the tensors' occurrences 41 to 60" in said
+    assert "(occurrences 41 to 60 of the tensors)" in said
 
 
 @pytest.mark.parametrize("with_ticks", [1, 2])

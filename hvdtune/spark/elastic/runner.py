@@ -53,7 +53,7 @@ def run_elastic(
 
     The function must use `hvd.elastic.run`. Spark runs `max_num_proc` tasks, not in barrier mode;
     the job begins with `num_proc` and goes on while `min_num_proc` are left. If a rank fails, its
-    task fails, and Spark restarts that up to spark.task.maxFailures times: see
+    task fails, and Spark restarts it until it has failed spark.task.maxFailures times: see
     `hvdtune.spark.conf`. Each rank counts as being on a host of its own. The signature is
     Horovod's.
 

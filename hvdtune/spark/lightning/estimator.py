@@ -44,7 +44,9 @@ class TorchEstimator(HorovodEstimator):
         *(_TORCH[name] for name in ("model", "optimizer", "loss", "loss_constructors")),
         *(_TORCH[name] for name in ("input_shapes", "data_module")),
         Entry("train_minibatch_fn", None, "not for Lightning: use training_step", function),
-        Entry("num_gpus", None, "GPUs of each rank; 0 or unset, as Lightning's ranks use CPUs"),
+        Entry(
+            "num_gpus", None, "GPUs of each rank: 0 or unset, because Lightning's ranks use CPUs"
+        ),
         Entry("logger", None, "Lightning's logger; by default a CSV file in the run's logs"),
         Entry("log_every_n_steps", 50, "steps between two lines of the log", whole(1)),
         Entry("loader_num_epochs", None, "accepted; loaders have no end", whole(1)),

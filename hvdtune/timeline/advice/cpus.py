@@ -499,7 +499,7 @@ def memory_short(case: Case) -> list[Finding]:
                 f"Host {place.name} has too little memory: threads wait for it during "
                 f"{100 * pressure:.0f} % of the time, and rank {worst.rank} reads "
                 f"{worst['major']:.0f} pages a second back from the disk "
-                f"({swapped / 2**20:.0f} MiB of the ranks' memory are swapped out).",
+                f"({swapped / 2**20:.0f} MiB of the ranks' memory is swapped out).",
                 "Use less memory there (a smaller batch, fewer ranks or data loader workers), "
                 "end other programs that use it, or add memory.",
                 most / 2,

@@ -84,12 +84,12 @@ def errors(recording: Recording) -> list[Finding]:
     for gpu in gpus(recording):
         total, new = (f("ecc_uncorrected_errors") for f in (gpu.last, gpu.growth))
         if total:
-            when = f", {new:.0f} of them during the recording" if new else ", before the recording"
+            when = f"{new:.0f} of them during the recording" if new else "all before the recording"
             found.append(
                 Finding(
                     "GPU memory errors",
                     f"GPU {gpu.number} of host {gpu.host} has had {_times(total)} in its memory "
-                    f"that could not be corrected, since its driver was loaded{when}.",
+                    f"that could not be corrected since its driver was loaded, {when}.",
                     "Take the GPU out of the job and see nvidia-smi -q -d ECC,ROW_REMAPPER: it "
                     "must be reset or replaced.",
                     0.0,

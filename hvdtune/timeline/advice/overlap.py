@@ -61,8 +61,8 @@ def one_by_one(case: Case) -> list[Finding]:
         kind = "small tensors one by one"
         sentence = (
             f"{waits:.0f}{of and f'{of} tensors'} times a step the program waits for one small "
-            f"tensor (typically {words.size(size)}) before it submits the next: each pays for "
-            "agreeing and starting on its own."
+            f"tensor (typically {words.size(size)}) before it submits the next: each costs "
+            "an agreement and a start of its own."
         )
         action = (
             "Use hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "

@@ -80,9 +80,9 @@ def slow_input(case: Case) -> list[Finding]:
             "checkpoint)."
         )
         action = (
-            "Get the next batch during training on this one, with a DataLoader(…, num_workers=2 or "
-            "more) or a thread; do the rest less often, or in the background. To see which it is, "
-            'put hvd.mark("…"): around a part of it.'
+            "Load the next batch while the program trains on this one, with a DataLoader(…, "
+            "num_workers=2 or more) or a thread; do the rest less often, or in the background. To "
+            'see which it is, put "with hvd.mark(…):" around a part of it.'
         )
     evidence: dict[str, float | str] = {
         "input_share": share,

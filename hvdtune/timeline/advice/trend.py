@@ -198,8 +198,8 @@ def pauses_in_turn(case: Case) -> list[Finding]:
         Finding(
             "ranks pause in turn",
             f"In {paused.sum()} of {len(paused)} steps a rank stops for {size} (median) while the "
-            f"others wait: {100 * gain:.0f} % of the time. It is no rank in particular (rank "
-            f"{often} most often, {ranks.count(often)} times), and at random.",
+            f"others wait: {100 * gain:.0f} % of the time. No rank in particular does so (rank "
+            f"{often} most often, {ranks.count(often)} times), and the pauses are at random.",
             "Look at what ranks do only now and then, each on its own: a slow input, garbage "
             "collection, a log, another program on their CPUs. Do it in the background, or on all "
             "ranks in the same step.",

@@ -122,13 +122,13 @@ def _waiting_verdict(
     if turns.judged(ops) < FEWEST:
         return (
             f"{said}, when tensors were submitted for the first time: the file does not show which "
-            "ranks were late for later operations, and a start proves nothing about a rank."
+            "ranks were late after that, and a start proves nothing about a rank."
         )
     once, whom = longest
     if once > ONE_CAUSE * waiting:
         return (
-            f"{said}, {_time(once)} of that in a single pause, for rank {whom}: it says nothing "
-            "about the other operations."
+            f"{said}, {_time(once)} of that in a single pause, for rank {whom}, which says "
+            "nothing about the other operations."
         )
     blamed = turns.stragglers(ops, sorted(int(rank) for rank in lateness["rank"]))
     named = blamed[blamed["kind"] != ""]
@@ -155,8 +155,8 @@ def _when(row: pd.Series) -> str:
         return "holds the others up"
     if row["kind"] == "transient":
         return (
-            f"held the others up for a while, by {late} each time (the tensors' occurrences "
-            f"{row['from_step'] + 1} to {row['to_step'] + 1})"
+            f"held the others up for a while, by {late} each time (occurrences "
+            f"{row['from_step'] + 1} to {row['to_step'] + 1} of the tensors)"
         )
     often = f"every {row['period']} occurrences of the tensors" if row["period"] else "repeatedly"
     return f"holds the others up {often}, by {late} each time"

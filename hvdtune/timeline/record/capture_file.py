@@ -264,7 +264,7 @@ class _Reader:
         identity = read_identity(args, self.file.path)
         if identity is None or rank != identity.rank:
             self.file.problems.append(
-                f"{self.file.path}: an identity is damaged; the events of its rank are left out."
+                f"{self.file.path}: an identity is damaged; later events of its rank are left out."
             )
             if is_count(rank):
                 self.current[rank] = None

@@ -66,8 +66,8 @@ def warnings(numbers: schema.Report) -> list[str]:
     lost = sum(quality["dropped"].values())
     if lost:
         found.append(
-            f"The recording lacks {words.number(lost, 'record')} that were lost: statements about "
-            "the steps concerned are incomplete."
+            f"Lost from the recording: {words.number(lost, 'record')}. Statements about the steps "
+            "concerned are incomplete."
         )
     return found
 
@@ -137,12 +137,12 @@ def lateness(numbers: schema.Report) -> str:
         if ranks := str(one["evidence"].get("late_ranks", "")):
             late = words.ranks(map(int, ranks.split(","))).capitalize()
             return (
-                f"{late} are late because of an operation without the others: on average, ranks "
-                f"wait {words.seconds(waited)} of a step for late ranks."
+                f"{late} are late because of an operation in which the others take no part: on "
+                f"average, ranks wait {words.seconds(waited)} of a step for late ranks."
             )
     real = [one for one in numbers["stragglers"] if one["kind"]]
     if real and any(one["kind"] == "CPUs taken" for one in numbers["findings"]):
-        return f"Other programs take CPUs, and that decides which rank is last: {by}."
+        return f"Which rank is last depends on the CPUs that other programs take: {by}."
     if real:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."
     if waited >= LATE * (numbers["overlap"]["step_s"] or 0.0):
@@ -182,7 +182,7 @@ def _straggler(row: schema.Straggler) -> str:
         return f"Rank {row['rank']}{where} is late in step {row['from_step']}: {late}."
     return (
         f"Rank {row['rank']}{where} is late from step {row['from_step']} to "
-        f"{row['to_step']}: {late} in a typical step of these."
+        f"{row['to_step']}: {late} in a typical one of these steps."
     )
 
 
@@ -318,7 +318,9 @@ def quality(numbers: schema.Report) -> list[str]:
             text += ". The first step is not counted: nothing marks its beginning"
         ignored = one["steps_ignored"]
         found.append(
-            f"{text}; {ignored} were incomplete and are left out." if ignored else f"{text}."
+            f"{text}. Left out as incomplete: {words.number(ignored, 'step')}."
+            if ignored
+            else f"{text}."
         )
     share = one["recording_overhead_share"]
     how = f"about {words.percent(share)}" if share >= 0.001 else "less than 0.1 %"

@@ -150,7 +150,7 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(file)
         if not path.exists():
             # Compressed meanwhile: nothing is left to do.
-            raise TimelineError(f"{path} is gone: another process has joined it meanwhile")
+            raise TimelineError(f"{path} is gone: another process has already joined the files")
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:

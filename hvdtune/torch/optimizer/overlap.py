@@ -63,7 +63,7 @@ def may_be_tried(process_set: ProcessSet) -> bool:
 
     A trial can only time optimizers that step in the same order on all ranks: those of the main
     thread that reduce over all ranks. The autotuner waits for the result. Under `hvdtune tune`
-    there is no trial, because that measures one setting for other jobs.
+    there is no trial, because the settings that it finds in one program are for other jobs.
     """
     settings = world.settings()
     return (

@@ -69,7 +69,7 @@ TEST(whoever_sends_may_close_the_socket) {
 }
 
 TEST(beats_need_a_socket) {
-  CHECK_THROWS_WITH(Beats(-1, "x", kMillisecond), Error, "no open socket");
+  CHECK_THROWS_WITH(Beats(-1, "x", kMillisecond), Error, "not an open socket");
 }
 
 TEST(a_reader_who_is_gone_ends_beats_without_a_signal) {
