@@ -61,11 +61,11 @@ def push_mxnet(
 ) -> None:
     """Push an operation from NDArrays to as many others, given by their handles, to MXNet's engine.
 
-    If both are the same arrays, it is in place. Returns at once. Raises ValueError or
-    HorovodInternalError for errors that are known at once; MXNet raises the others when an output
-    is read. `cacheable`: whether the name will be used again. `tied`: further NDArrays that order
-    operations with this name: one that has an array in common with the last operation, among its
-    own or its `tied` ones, runs after it.
+    If both are the same arrays, it is in place. Returns at once, or after a short wait for the
+    other ranks if nothing else is in flight. Raises ValueError or HorovodInternalError for errors
+    that are known at once; MXNet raises the others when an output is read. `cacheable`: whether the
+    name will be used again. `tied`: further NDArrays that order operations with this name: one that
+    has an array in common with the last operation, among its own or its `tied` ones, runs after it.
     """
 
 def push_mxnet_step_mark(arrays: Sequence[int]) -> None:

@@ -10,8 +10,8 @@ It trains the CNN of `training.py`, on `--backend` torch or jax, in three models
 They take turns in the same processes: in each round one `fit` of each, of about `--seconds`, in
 rotating order. A rank computes with one thread. Prints the medians of the samples that all ranks
 together train on in a second. Shares of alone and of waiting are medians over the rounds, each of
-which compares turns that follow one another. Rounds that other processes
-disturbed are repeated, as in `training.py`.
+which compares turns that follow one another. Rounds that other processes disturbed are repeated,
+as in `training.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The time from a call of `hvdtune.spark.run` until the first allreduce of its ranks.
 
 The session is warm: it has run one job before. The function imports a face and reduces a tensor;
-the time until rank 0 has the result includes starting Python in Spark's tasks and the import. `run`
-returns a little later. There is one session, in this process and on this machine.
+the time until the last rank has the result includes starting Python in Spark's tasks and the
+import. `run` returns a little later. There is one session, in this process and on this machine.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
 `allreduce`, `broadcast` and their like return at once: they are operations of MXNet's engine, which
 runs them when their inputs are computed, and makes readers of their results wait. There is one
 exception: if an operation is short, its inputs are computed and no other is in flight, the call
-itself waits for the other ranks, at most half a millisecond, because waking MXNet's threads would
-take longer. Operations on different NDArrays may run in any order, because ranks match them by
-name; the name of an incomplete operation is refused for other NDArrays. `allgather`, `alltoall` and
-`reducescatter` wait, because only then the shapes of their results are known. NDArrays may have the
-type uint8, int8, int32, int64, float16, float32, float64, bool or bfloat16.
+itself waits for the other ranks, at most half a millisecond, because the operation is usually
+complete before MXNet's threads would be awake. Operations on different NDArrays may run in any
+order, because ranks match them by name; the name of an incomplete operation is refused for other
+NDArrays. `allgather`, `alltoall` and `reducescatter` wait, because only then the shapes of their
+results are known. NDArrays may have the type uint8, int8, int32, int64, float16, float32, float64,
+bool or bfloat16.
 
 Errors that the call itself can detect are raised at once: ValueError and TypeError (types, layouts,
 arguments, process sets), HorovodInternalError (no init, the job has ended). A lost rank, and errors

@@ -35,7 +35,7 @@ class Engine final {
   /// Submits an operation; returns its handle. The caller owns the memory, which must exist until
   /// the operation is done. Never blocks for other ranks. Throws Error(kInvalidArgument) for a name
   /// in flight, an unknown process set, a rank that is not in it, a root outside it, or splits that
-  /// do not fit; if the job has ended, throws that as its own kind.
+  /// do not fit; if the job has ended, throws the Error that ended it.
   std::int64_t submit(Submission submission);
   /// The same, but cheaper: the call for every gradient. Once all ranks know the tensor, nothing is
   /// copied or allocated.

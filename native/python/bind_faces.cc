@@ -85,14 +85,16 @@ void bind_faces(py::module_& module) {
       py::arg("library"),
       "Finds MXNet's functions in its library, given by dlopen()'s handle. Raises ValueError with "
       "the names of those that it lacks. Before the first push_mxnet().");
-  module.def("push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
-             py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"),
-             py::arg("root"), py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"),
-             py::arg("tied"), py::arg("priority"),
-             "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
-             "engine, and returns. `tied`: further NDArrays that order operations with this name. "
-             "Raises ValueError or HorovodInternalError if the operation is refused at once; later "
-             "errors are raised by MXNet when an output is read.");
+  module.def(
+      "push_mxnet", &push_mxnet, py::arg("kind"), py::arg("name"), py::arg("inputs"),
+      py::arg("outputs"), py::arg("op"), py::arg("prescale"), py::arg("postscale"), py::arg("root"),
+      py::arg("process_set"), py::arg("grouped"), py::arg("cacheable"), py::arg("tied"),
+      py::arg("priority"),
+      "Pushes an operation from NDArrays into as many, given by their handles, to MXNet's "
+      "engine. Returns at once, or after a short wait for the other ranks if nothing else is in "
+      "flight. `tied`: further NDArrays that order operations with this name. Raises "
+      "ValueError or HorovodInternalError if the operation is refused at once; later "
+      "errors are raised by MXNet when an output is read.");
   module.def(
       "push_mxnet_step_mark",
       [](const Handles& arrays) {

@@ -10,7 +10,7 @@
 
 namespace hvdtune::wire {
 
-/// One tensor of a request. All ranks must give the same.
+/// One tensor of a request: what ranks must agree about (coordination/agreement.cc).
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;

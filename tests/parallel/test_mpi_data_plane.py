@@ -130,7 +130,7 @@ def test_the_library_of_another_mpi() -> None:
         ),
         (
             {**CHOSEN, "HVDTUNE_MPI_LIBRARY": "/no/such/libmpi.so"},
-            "HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/no/such/libmpi.so is no MPI library",
+            "HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/no/such/libmpi.so is not a readable MPI library",
         ),
     ],
 )
@@ -145,4 +145,7 @@ def test_one_rank_that_cannot_fails_all() -> None:
     # Nor do the others wait for it in MPI_Init.
     for kind, text in run_under(OPEN_MPI.command(2), data_planes.one_cannot, env=CHOSEN).values:
         assert kind == "ValueError"
-        assert "rank 1: HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/none is no MPI" in text
+        assert (
+            "rank 1: HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/none is not a readable MPI"
+            in text
+        )

@@ -64,8 +64,8 @@ nvtx::EventAttributes named(const char* name) {
 
 const Profiler& Profiler::attach(const std::string& path) {
   static std::mutex mutex;
-  static const Profiler* attached =
-      nullptr;  // never freed: threads may use it until the process ends
+  // Never freed: threads may use it until the process ends.
+  static const Profiler* attached = nullptr;
   const std::lock_guard lock(mutex);
   if (attached == nullptr) attached = new Profiler(path);
   return *attached;

@@ -66,8 +66,8 @@ void Drive::until(const std::function<bool()>& done, Nanos deadline) {
   if (callers_.go()) {
     leave_to_thread();
   } else {
-    job_.doorbell.wake(
-        Sleeper::kCaller);  // another caller still sleeps and must arm the doorbell again
+    // Another caller still sleeps and must arm the doorbell again.
+    job_.doorbell.wake(Sleeper::kCaller);
   }
   if (waited) {
     const std::optional<Nanos> after = cpu_wait_of_this_thread();

@@ -29,8 +29,8 @@ inline CudaPointer device_address(const void* memory) {
   return reinterpret_cast<CudaPointer>(memory);
 }
 
-/// The tensors of an allreduce. If this rank has joined, makes zeros for its operations (on
-/// `stream`), which the batch keeps. Throws Error(kAborted).
+/// The tensors of an allreduce. If this rank has joined, makes zeros for the operations of
+/// others (on `stream`), which the batch keeps. Throws Error(kAborted).
 std::vector<DeviceTensors> tensors_by_dtype(DeviceBatch& batch,
                                             const std::shared_ptr<const Device>& device,
                                             CudaStream stream);

@@ -163,9 +163,10 @@ struct Operation {
   /// alltoall: rows from each member. Join: the last rank to join. A new process set: its number.
   std::vector<std::int64_t> numbers;
 
-  // From here on one cache line with all members that are read when a batch is over: of a thousand
-  // small tensors, none is in the cache by then. When this rank announced the operation; 0 for the
-  // zeros of a rank that has joined.
+  // The members from here on share a cache line and are read when a batch is over: of a thousand
+  // small tensors, none is in the cache by then.
+
+  /// When this rank announced the operation; 0 for the zeros of a rank that has joined.
   alignas(64) Nanos submitted = 0;
   /// Its names in the recording; written before `done` is set, except on a GPU. Kept as long as the
   /// operation is reused.

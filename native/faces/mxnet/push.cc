@@ -33,7 +33,8 @@ constexpr int kCpu = 1;
 constexpr int kGpu = 2;
 constexpr int kDense = 0;
 /// FnProperty: if the inputs are computed, MXNet calls the operation in the thread that pushes it,
-/// so no other thread must be woken; otherwise in the thread that computes them.
+/// so no other thread must be woken; otherwise in a worker thread for the CPU, in the order in
+/// which inputs are computed.
 constexpr int kAsync = 4;
 
 /// MXNet calls it, with an OnComplete, when the dependencies are met.
@@ -233,8 +234,8 @@ class Call {
         end();
         done(operation->status);
       };
-      // A program that reads each result before the next operation has one operation in flight. Its
-      // thread waits here instead, since MXNet would have to wake two others for it.
+      // A program that reads each result before its next operation has only one in flight. Then its
+      // own thread waits here; otherwise MXNet would have to wake two other threads.
       if (pushed_ == this && in_flight_.load() == 1) {
         engine->submit_blocking(submission(), on_done);
       } else {
@@ -250,7 +251,7 @@ class Call {
     done(refused);
   }
 
-  /// Call it before anybody can see that the operation is complete, and request the next one.
+  /// Called before anybody can see that the operation is complete and push the next one.
   void end() {
     if (std::exchange(ended_, true)) return;
     if (!name_.empty()) names::leave(name_, set_, this);

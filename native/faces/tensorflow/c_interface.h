@@ -140,7 +140,7 @@ void find_c_interface(const std::string& path);
 
 /// A kernel calls it when it is done, perhaps after it has returned, on any thread.
 using Done = std::function<void()>;
-/// Copies it from TensorFlow's argument. TensorFlow's C interface passes the address of a
+/// Moves it out of TensorFlow's argument. TensorFlow's C interface passes the address of a
 /// std::function that exists until the kernel returns; find_c_interface() has checked that it is
 /// this compiler's std::function.
 [[nodiscard]] Done take_done(TF_AsyncOpKernelDoneCallback* callback);

@@ -10,7 +10,7 @@ namespace hvdtune {
 /// running rank takes the next piece. One word in shared memory. The work of a round begins with
 /// the first claim and ends in one of two ways, the same for all members:
 ///
-///   complete   every piece is done; what was done before done() is seen by whoever sees this
+///   complete   every piece is done; a member that sees this sees all that was done before done()
 ///   given up   a member has waited for too long for pieces that others have claimed (they may be
 ///              stopped, or dead): nobody relies on any piece of it
 ///

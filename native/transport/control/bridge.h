@@ -155,8 +155,8 @@ class Bridge {
   std::atomic<std::uint64_t> told_position_{0};  // of the slowest local rank
 
   // The receiving thread's.
-  std::vector<std::deque<std::string>>
-      backlog_;                           // hub: by rank; for messages that found the ring full
+  // Hub: by rank, messages that found the ring full.
+  std::vector<std::deque<std::string>> backlog_;
   std::vector<std::uint64_t> positions_;  // hub: by rank, as last heard
   bool backlogged_ = false;
   bool heard_ = false;      // received something for rank 0 or local ranks

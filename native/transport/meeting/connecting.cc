@@ -141,7 +141,8 @@ class Connecting {
   Connecting(const Connecting&) = delete;
   Connecting& operator=(const Connecting&) = delete;
 
-  /// A rank waits for lower ranks only, so no cycle of waits is possible.
+  /// A rank connects to all lower ranks before it waits for higher ones, so no cycle of waits is
+  /// possible.
   void run(const TcpAddress& rank0) {
     for (int rank = 0; rank < options_.rank; ++rank) connect_to(rank, rank0);
     const int above = options_.size - 1 - options_.rank;

@@ -108,7 +108,7 @@ void TcpListener::accept_from(const Fd& listener) {
                       SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
       if (pending_.size() >= most_pending_) {
-        turn_away(pending_.begin(), "arrived while too many others were connecting");
+        turn_away(pending_.begin(), "was the oldest of too many that were connecting at once");
       }
       pending_.push_back({std::move(socket),
                           TcpAddress(reinterpret_cast<const sockaddr*>(&from), length),
@@ -125,7 +125,7 @@ void TcpListener::accept_from(const Fd& listener) {
       throw Error(ErrorKind::kAborted,
                   "this process has too many files open to accept a connection (ulimit -n)");
     }
-    turn_away(pending_.begin(), "arrived while too many others were connecting");
+    turn_away(pending_.begin(), "was the oldest of too many that were connecting at once");
   }
 }
 
