@@ -130,7 +130,8 @@ def test_the_library_of_another_mpi() -> None:
         ),
         (
             {**CHOSEN, "HVDTUNE_MPI_LIBRARY": "/no/such/libmpi.so"},
-            "HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/no/such/libmpi.so is not a readable MPI library",
+            "HOROVOD_CPU_OPERATIONS=mpi: HVDTUNE_MPI_LIBRARY=/no/such/libmpi.so is not a readable "
+            "MPI library",
         ),
     ],
 )
