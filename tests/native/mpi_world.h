@@ -46,7 +46,7 @@ inline std::unique_ptr<MessageCommunicator> mpi_communicator(std::vector<int> me
                                                              int tag) {
   MessageGroup group{members, index, {kMillisecond, true}, [] {}};
   return std::make_unique<MessageCommunicator>(test_job().messenger(std::move(members), tag),
-                                               std::move(group), "MPI");
+                                               std::move(group), kMpiActivities);
 }
 
 /// The first `ranks` processes of MPI_COMM_WORLD; the others do nothing. Each process runs its own

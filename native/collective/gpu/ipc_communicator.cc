@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "collective/activities.h"
 #include "collective/exchange_texts.h"
 
 namespace hvdtune {
@@ -118,24 +119,10 @@ IpcCommunicator::~IpcCommunicator() {
 }
 
 const char* IpcCommunicator::activity(OpKind kind) const {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return "IPC_ALLREDUCE";
-    case OpKind::kAllgather:
-      return "IPC_ALLGATHER";
-    case OpKind::kBroadcast:
-      return "IPC_BCAST";
-    case OpKind::kAlltoall:
-      return "IPC_ALLTOALL";
-    case OpKind::kReducescatter:
-      return "IPC_REDUCESCATTER";
-    case OpKind::kBarrier:
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-      break;
-  }
-  return op_kind_name(kind);
+  static constexpr Activities kActivities = {
+      "IPC_ALLREDUCE",     "IPC_ALLGATHER", "IPC_BCAST", "IPC_ALLTOALL",
+      "IPC_REDUCESCATTER", "IPC_BARRIER",   "IPC"};
+  return kActivities.of(kind);
 }
 
 bool IpcCommunicator::supports(DType, ReduceOp op, double factor) const {

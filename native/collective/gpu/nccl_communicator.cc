@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
+#include "collective/activities.h"
 #include "collective/exchange_texts.h"
 
 namespace hvdtune {
@@ -204,24 +205,10 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 const char* NcclCommunicator::activity(OpKind kind) const {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return "NCCL_ALLREDUCE";
-    case OpKind::kAllgather:
-      return "NCCL_ALLGATHER";
-    case OpKind::kBroadcast:
-      return "NCCL_BCAST";
-    case OpKind::kAlltoall:
-      return "NCCL_ALLTOALL";
-    case OpKind::kReducescatter:
-      return "NCCL_REDUCESCATTER";
-    case OpKind::kBarrier:
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-      break;
-  }
-  return op_kind_name(kind);
+  static constexpr Activities kActivities = {
+      "NCCL_ALLREDUCE",     "NCCL_ALLGATHER", "NCCL_BCAST", "NCCL_ALLTOALL",
+      "NCCL_REDUCESCATTER", "NCCL_BARRIER",   "NCCL"};
+  return kActivities.of(kind);
 }
 
 bool NcclCommunicator::supports(DType dtype, ReduceOp op, double factor) const {

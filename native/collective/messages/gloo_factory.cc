@@ -104,7 +104,8 @@ CommunicatorFactory make_gloo_factory(GlooChoice choice, CommunicatorFactory con
     if (spec.number == 0) agree(*meeting, spec, [&] { load_gloo(choice.module); });
     auto messenger = connect(choice, spec, *meeting);
     meeting->barrier();  // other communicators use its buffers after this
-    return std::make_unique<MessageCommunicator>(std::move(messenger), message_group(spec), "GLOO");
+    return std::make_unique<MessageCommunicator>(std::move(messenger), message_group(spec),
+                                                 kGlooActivities);
   };
 }
 

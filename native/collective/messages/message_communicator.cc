@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -33,21 +32,11 @@ std::vector<const SegmentList*> pointers(const std::vector<SegmentList>& lists) 
   return found;
 }
 
-/// In the order of OpKind; the last is everything else.
-std::array<const char*, 7> activities_of(std::string_view library) {
-  if (library == "GLOO") {
-    return {"GLOO_ALLREDUCE",     "GLOO_ALLGATHER", "GLOO_BCAST", "GLOO_ALLTOALL",
-            "GLOO_REDUCESCATTER", "GLOO_BARRIER",   "GLOO"};
-  }
-  return {"MPI_ALLREDUCE",     "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL",
-          "MPI_REDUCESCATTER", "MPI_BARRIER",   "MPI"};
-}
-
 }  // namespace
 
 MessageCommunicator::MessageCommunicator(std::unique_ptr<Messenger> messenger, MessageGroup group,
-                                         const char* activities)
-    : exchange_(std::move(messenger), std::move(group)), names_(activities_of(activities)) {
+                                         const Activities& activities)
+    : exchange_(std::move(messenger), std::move(group)), activities_(activities) {
   HVD_CHECK(exchange_.members() <= kMostSources);
   tune({});
 }
@@ -444,27 +433,7 @@ void MessageCommunicator::barrier() {
 
 // ---- the rest -----------------------------------------------------------------------------------
 
-const char* MessageCommunicator::activity(OpKind kind) const {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return names_[0];
-    case OpKind::kAllgather:
-      return names_[1];
-    case OpKind::kBroadcast:
-      return names_[2];
-    case OpKind::kAlltoall:
-      return names_[3];
-    case OpKind::kReducescatter:
-      return names_[4];
-    case OpKind::kBarrier:
-      return names_[5];
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-      break;
-  }
-  return names_[6];
-}
+const char* MessageCommunicator::activity(OpKind kind) const { return activities_.of(kind); }
 
 MessageGroup message_group(const CommunicatorSpec& spec) {
   return {spec.members, spec.index, spec.patience, [arena = spec.session.arena] {

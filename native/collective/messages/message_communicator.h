@@ -1,18 +1,25 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/threads/patience.h"
+#include "collective/activities.h"
 #include "collective/communicator.h"
 #include "collective/messages/message_exchange.h"
 
 namespace hvdtune {
 
 struct CommunicatorSpec;
+
+inline constexpr Activities kGlooActivities = {
+    "GLOO_ALLREDUCE",     "GLOO_ALLGATHER", "GLOO_BCAST", "GLOO_ALLTOALL",
+    "GLOO_REDUCESCATTER", "GLOO_BARRIER",   "GLOO"};
+inline constexpr Activities kMpiActivities = {
+    "MPI_ALLREDUCE",     "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL",
+    "MPI_REDUCESCATTER", "MPI_BARRIER",   "MPI"};
 
 /// Collectives among the members of a Messenger: MPI or Gloo only sends the bytes, and this class
 /// does the additions in its own order. Sums are therefore equal to those of shared memory, bit for
@@ -24,9 +31,8 @@ struct CommunicatorSpec;
 /// next block is sent meanwhile. A short message is sent whole to all members.
 class MessageCommunicator final : public Communicator {
  public:
-  /// `activities`: the timeline's name of the library, e.g. "MPI".
   MessageCommunicator(std::unique_ptr<Messenger> messenger, MessageGroup group,
-                      const char* activities);
+                      const Activities& activities);
 
   [[nodiscard]] int size() const override { return static_cast<int>(exchange_.members()); }
   [[nodiscard]] int index() const override { return static_cast<int>(exchange_.self()); }
@@ -62,7 +68,7 @@ class MessageCommunicator final : public Communicator {
   [[nodiscard]] std::vector<std::int64_t> exchange_lengths(const std::vector<std::int64_t>& mine);
 
   MessageExchange exchange_;
-  std::array<const char*, 7> names_;
+  Activities activities_;
   std::size_t chunk_ = 0;           // of a message to one member, at most
   std::size_t one_shot_limit_ = 0;  // of an allreduce
 };

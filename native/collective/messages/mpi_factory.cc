@@ -20,7 +20,7 @@ class MpiPlane {
   std::unique_ptr<Communicator> connect(const CommunicatorSpec& spec) {
     if (spec.number == 0) meet(spec);
     return std::make_unique<MessageCommunicator>(job_->messenger(spec.members, spec.number),
-                                                 message_group(spec), "MPI");
+                                                 message_group(spec), kMpiActivities);
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "collective/activities.h"
 #include "collective/communicator_factory.h"
 
 namespace hvdtune {
@@ -98,25 +99,10 @@ void ShmCommunicator::share_buffers() {
 }
 
 const char* ShmCommunicator::activity(OpKind kind) const {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return "SHM_ALLREDUCE";
-    case OpKind::kAllgather:
-      return "SHM_ALLGATHER";
-    case OpKind::kBroadcast:
-      return "SHM_BCAST";
-    case OpKind::kAlltoall:
-      return "SHM_ALLTOALL";
-    case OpKind::kReducescatter:
-      return "SHM_REDUCESCATTER";
-    case OpKind::kBarrier:
-      return "SHM_BARRIER";
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-      break;
-  }
-  return "SHM";
+  static constexpr Activities kActivities = {
+      "SHM_ALLREDUCE",     "SHM_ALLGATHER", "SHM_BCAST", "SHM_ALLTOALL",
+      "SHM_REDUCESCATTER", "SHM_BARRIER",   "SHM"};
+  return kActivities.of(kind);
 }
 
 std::unique_ptr<Communicator> make_shm_communicator(const CommunicatorSpec& spec) {

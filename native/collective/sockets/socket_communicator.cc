@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "collective/activities.h"
 #include "collective/communicator_factory.h"
 #include "collective/kernels/reduction.h"
 #include "collective/network_tuning.h"
@@ -210,25 +211,10 @@ void SocketCommunicator::report_absence(Nanos patience, AbsenceReport report) {
 }
 
 const char* SocketCommunicator::activity(OpKind kind) const {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return "TCP_ALLREDUCE";
-    case OpKind::kAllgather:
-      return "TCP_ALLGATHER";
-    case OpKind::kBroadcast:
-      return "TCP_BCAST";
-    case OpKind::kAlltoall:
-      return "TCP_ALLTOALL";
-    case OpKind::kReducescatter:
-      return "TCP_REDUCESCATTER";
-    case OpKind::kBarrier:
-      return "TCP_BARRIER";
-    case OpKind::kJoin:
-    case OpKind::kAddProcessSet:
-    case OpKind::kRemoveProcessSet:
-      break;
-  }
-  return "TCP";
+  static constexpr Activities kActivities = {
+      "TCP_ALLREDUCE",     "TCP_ALLGATHER", "TCP_BCAST", "TCP_ALLTOALL",
+      "TCP_REDUCESCATTER", "TCP_BARRIER",   "TCP"};
+  return kActivities.of(kind);
 }
 
 std::unique_ptr<Communicator> make_socket_communicator(const CommunicatorSpec& spec) {

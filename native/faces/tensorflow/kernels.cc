@@ -96,12 +96,9 @@ void* created(TF_OpKernelConstruction* construction, Make&& make) {
 std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
 std::string type_of(OpKind kind, bool grouped) {
-  const char* name = "Reducescatter";
-  if (kind == OpKind::kAllreduce) name = "Allreduce";
-  if (kind == OpKind::kAllgather) name = "Allgather";
-  if (kind == OpKind::kBroadcast) name = "Broadcast";
-  if (kind == OpKind::kAlltoall) name = "Alltoall";
-  return std::string(grouped ? "HorovodGrouped" : "Horovod") + name;
+  std::string name = op_kind_lower_name(kind);
+  name.front() = *op_kind_name(kind);
+  return (grouped ? "HorovodGrouped" : "Horovod") + name;
 }
 
 template <OpKind kind, bool grouped, bool eager>
