@@ -52,8 +52,6 @@ def main() -> int:
 
 def reduce_once(face: str) -> float:
     """The time, by this machine's clock, at which this rank has its first allreduce's result."""
-    import time
-
     if face == "torch":
         import torch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +151,7 @@ def test_a_rank_that_dies_during_a_trial(tmp_path: Path) -> None:
     assert result[0].returncode == 0
     last = log.read(path)[-1]
     assert (last["phase"], last["accepted"]) == ("final", "0")
-    # On a busy machine the optimiser is late, and candidates are compared without it.
-    assert re.search("training ended during (search|confirm)", last["decision"])
+    assert "training ended during search" in last["decision"]
     told = [line for line in result[0].stderr.splitlines() if "autotune" in line.lower()]
     assert [line.partition("; cost: ")[0] for line in told] == [
         f"hvdtune autotune: {last['decision']}"

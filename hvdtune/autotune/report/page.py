@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from hvdtune import pages
-from hvdtune.autotune.report import figures, runs
+from hvdtune.autotune.report import figures, runs, words
 from hvdtune.autotune.report.runs import Run
 
 
@@ -82,13 +82,13 @@ def _drawn(section: figures.Section, prefix: str) -> list[str]:
 
 
 def _cost(run: Run) -> str:
-    words = [f"{len(run.samples)} samples"]
+    parts = [words.samples(len(run.samples))]
     steps, seconds = runs.total(run, "steps"), runs.total(run, "seconds")
     if steps:
-        words.append(f"{steps:.0f} steps that counted")
+        parts.append(f"{steps:.0f} steps that counted")
     if seconds:
-        words.append(f"{seconds:.1f} s of training")
-    return pages.paragraph(f"{', '.join(words)}.")
+        parts.append(f"{seconds:.1f} s of training")
+    return pages.paragraph(f"{', '.join(parts)}.")
 
 
 def _comparison(run: Run) -> str:

@@ -29,6 +29,11 @@ def value_words(key: str, value: Value) -> str:
     return f"{value:g}" + (f" {knob.unit}" if knob.unit else "")
 
 
+def samples(count: int) -> str:
+    """`1 sample`, `2 samples`."""
+    return f"{count} sample{'' if count == 1 else 's'}"
+
+
 def as_environment(values: Mapping[str, Value]) -> dict[str, str]:
     """The variables that fix these settings."""
     return {KNOBS[key].env: to_text(KNOBS[key], value) for key, value in values.items()}

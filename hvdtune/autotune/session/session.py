@@ -539,10 +539,8 @@ class Session:
         self._record_rest()
         trial, outcome = self._tuner.trial, self._tuner.outcome
         phase = trial.phase if trial is not None else "final"
-        why = (
-            f"tuning was not finished: {self._why_stopped} during {phase} after "
-            f"{len(self._tuner.history)} samples"
-        )
+        samples = words.samples(len(self._tuner.history))
+        why = f"tuning was not finished: {self._why_stopped} during {phase} after {samples}"
         missed = self._what_is_missing()
         why += f"; {missed}" if missed else ""
         if outcome is not None and outcome.adopted:
