@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -38,6 +39,15 @@ inline EngineOptions options_of(int rank, int size, const std::string& endpoint)
   options.coordinator.cache_capacity = 1024;
   options.stall.enabled = false;
   return options;
+}
+
+/// Waits until another rank's thread has set it; throws Failure if it never does.
+inline void await(const std::atomic<bool>& flag) {
+  const Nanos deadline = monotonic_now() + kPatience;
+  while (!flag) {
+    CHECK(monotonic_now() < deadline);
+    std::this_thread::yield();
+  }
 }
 
 using Adjust = std::function<void(EngineOptions&)>;

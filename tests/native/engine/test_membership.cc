@@ -71,7 +71,8 @@ TEST(ranks_that_joined_contribute_zeros_until_all_have) {
 }
 
 TEST(what_a_rank_submitted_before_it_joined_counts) {
-  run_job(3, [](int rank, Engine& engine) {
+  std::atomic<bool> refused{false};
+  run_job(3, [&](int rank, Engine& engine) {
     std::vector<float> early(10, 1.0F);
     const auto pending = engine.submit(in_place(OpKind::kAllreduce, "early", early));
     if (rank == 0) {
@@ -79,9 +80,12 @@ TEST(what_a_rank_submitted_before_it_joined_counts) {
       CHECK_THROWS_WITH(engine.submit(in_place(OpKind::kAllreduce, "late", early)), Error,
                         "has joined");
       CHECK_THROWS_WITH(engine.join(), Error, "has joined");
+      refused = true;
       finish(engine, joined);
     } else {
       CHECK_EQ(sum_in(engine, 0, "later", rank), 5.0F);
+      // Once all have joined, rank 0 may submit again.
+      await(refused);
       finish(engine, engine.join());
     }
     finish(engine, pending);
@@ -210,9 +214,7 @@ TEST(a_set_whose_member_is_away_holds_nobody_up) {
   run_job(3, [&](int rank, Engine& engine) {
     finish(engine, engine.add_process_set({0, 1}));
     finish(engine, engine.add_process_set({0, 2}));
-    if (rank == 1) {
-      while (!back) std::this_thread::yield();
-    }
+    if (rank == 1) await(back);
     std::vector<float> slow(10, 1.0F);
     std::int64_t handle = 0;
     if (rank != 2) {

@@ -236,7 +236,7 @@ TEST(a_last_look_at_the_clock_does_not_outlast_the_job) {
       Engine engine(options_of(rank, 2, endpoint));
       meet(engine);
       if (rank == 1) {
-        while (!gone) std::this_thread::yield();
+        await(gone);
         // Until the test's own limit, if this does not end before.
         found = engine.stop_clock(kForever);
       }
