@@ -18,8 +18,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 import hvdtune.torch as hvd
-from hvdtune.torch.optimizer.gradient_hooks import remove_all
 from hvdtune.torch.optimizer.sending import no_entries
+from hvdtune.torch.optimizer.watched import remove_all
 
 ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 Hook = Callable[[torch.Tensor], None]

@@ -2,8 +2,7 @@
 
 A hook on every parameter notices that its gradient is final. If the host has CPUs left, it submits
 the gradient at once, so that the engine reduces while the backward pass goes on. ``synchronize``
-submits the gradients that are missing, waits, and leaves the results in the gradients. The unit
-is a group of parameters reduced together; a parameter without a group is a unit of its own.
+submits the gradients that are missing, waits, and leaves the results in the gradients.
 """
 
 from __future__ import annotations
@@ -15,27 +14,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from hvdtune.core import job, operations
 from hvdtune.core.hooks import StepState, begin_step, gather_gradients, is_changed
 from hvdtune.core.reduce_ops import Adasum
-from hvdtune.faces.agreement import agree
-from hvdtune.faces.buckets import Groups, form_groups
-from hvdtune.faces.gradients import DENSE, UNKNOWN
+from hvdtune.faces.buckets import Groups
 from hvdtune.torch import async_ops
 from hvdtune.torch.optimizer import overlap
 from hvdtune.torch.optimizer.bystanders import Bystander
-from hvdtune.torch.optimizer.gradient_hooks import take_apart, unless_gone
-from hvdtune.torch.optimizer.gradient_layouts import is_view, layout_of
 from hvdtune.torch.optimizer.gradient_views import GradientViews
 from hvdtune.torch.optimizer.overlap_trial import OverlapTrial
-from hvdtune.torch.optimizer.parameter_names import Names, default_name, wire_names
+from hvdtune.torch.optimizer.parameter_names import Names
 from hvdtune.torch.optimizer.sending import Sender, Settings, no_entries
 from hvdtune.torch.optimizer.submission import NAMED_ERRORS, Member, Submission, Unit, named
+from hvdtune.torch.optimizer.watched import ParamGroups, WatchedParameters, layout_of
 
 Copied = Callable[[torch.Tensor], torch.Tensor]
-ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
 
 _jobs = 0  # how often this process has become part of a job
 _events = 0  # the same, plus how often all ranks of a job have joined
@@ -76,31 +70,21 @@ class GradientReducer:
         groups: Groups | None = None,
         kind: str = "",
     ) -> None:
-        self.names = names
         self.settings = settings
         self._sender = Sender(settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
         self._trial: OverlapTrial | None = None  # … or on a trial that finds out whether to
         self._views = GradientViews() if settings.views else None
-        self.members: dict[torch.Tensor, Member] = {}
-        self._in_order: list[Member] = []  # the members, in order
-        self._watched: list[list[torch.Tensor]] = []  # parameters by group, if all are members
-        self._units: dict[Unit, None] = {}  # in the order of creation
         self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
-        # Parameters of which no rank has had a gradient yet; synchronize() submits these.
-        self._undecided: dict[Member, None] = {}
-        # The plan for all units, if all are plain.
-        self._plan: operations.AllreducePlan | None = None
         # The plan for the plain ones of the last step that had others too, and their names.
         self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
-        self._hooks: list[RemovableHandle] = []
         self._step = StepState(
-            torch.is_grad_enabled, unless_gone(weakref.WeakMethod(self._on_gradient))
+            torch.is_grad_enabled, _unless_gone(weakref.WeakMethod(self._on_gradient))
         )
         _steps.add(self._step)
+        self._watched = WatchedParameters(names, self._sender, self._step)
         self.bystander = Bystander(kind, list(names.values()), self._step)
-        self._label = ""  # prefix for names of things other than gradients
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # so the gradients are the results
         self._warned = False  # about reductions that were given up
@@ -109,10 +93,17 @@ class GradientReducer:
         self.set_backward_passes_per_step(backward_passes_per_step)
         self._begin_step()
         if settings.communicates:
-            self._watch(param_groups, groups)
-        # The parameters hold the hooks, which must not outlive this object. Without the references
-        # between members and units, the parameters need not wait for the garbage collector.
-        weakref.finalize(self, take_apart, self._hooks, self._units)
+            self._watched.watch(param_groups, groups, self.passes)
+
+    @property
+    def names(self) -> Names:
+        """The parameters' own names."""
+        return self._watched.names
+
+    @property
+    def members(self) -> dict[torch.Tensor, Member]:
+        """What is known of each parameter that is watched."""
+        return self._watched.members
 
     @property
     def communicates(self) -> bool:
@@ -127,7 +118,7 @@ class GradientReducer:
     @property
     def is_reducing(self) -> bool:
         """Whether a gradient has had its last backward pass of the step and awaits synchronize."""
-        return self.is_pending and any(not member.passes_left for member in self._in_order)
+        return self.is_pending and any(not member.passes_left for member in self._watched.in_order)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Submit gradients at every ``passes``-th backward pass. Raises ValueError unless > 0."""
@@ -145,7 +136,7 @@ class GradientReducer:
         if not self.communicates:
             return
         self.notice_events()
-        self._watch(param_groups, None)
+        self._watched.watch(param_groups, None, self.passes)
         trial = self._trial
         try:
             if trial is not None:
@@ -201,7 +192,10 @@ class GradientReducer:
         value = torch.as_tensor(loss).detach().to(torch.float64).reshape(1).clone()
         settings = self.settings
         handle = async_ops.allreduce_async_(
-            value, name=f"{self._label}.loss", op=settings.op, process_set=settings.process_set
+            value,
+            name=f"{self._watched.label}.loss",
+            op=settings.op,
+            process_set=settings.process_set,
         )
         async_ops.synchronize(handle)
         if isinstance(loss, torch.Tensor):
@@ -219,54 +213,11 @@ class GradientReducer:
             backward_passes_per_step=self.passes,
             kind=self.bystander.kind,
         )
-        for unit in self._units:
+        for unit in self._watched.units:
             parameters = [copied(member.parameter) for member in unit.members]
-            twin._add_unit(parameters, unit.grouped)
-        twin._label = self._label
+            twin._watched.add_unit(parameters, grouped=unit.grouped, passes=self.passes)
+        twin._watched.label = self._watched.label
         return twin
-
-    # ---- parameters ----
-
-    def _watch(self, param_groups: ParamGroups, groups: Groups | None) -> None:
-        """Watch the parameters that require gradients and are new.
-
-        After construction these are parameters that were unfrozen or added to the optimizer.
-        """
-        watched = self._watched
-        if len(watched) == len(param_groups) and all(
-            len(parameters) == len(param_group["params"])
-            and all(map(operator.is_, parameters, param_group["params"]))
-            for parameters, param_group in zip(watched, param_groups, strict=True)
-        ):
-            return
-        members, names = self.members, self.names
-        new: Names = {}
-        for i, param_group in enumerate(param_groups):
-            for j, parameter in enumerate(param_group["params"]):
-                if parameter not in members and parameter.requires_grad:
-                    new[parameter] = names.setdefault(parameter, default_name(i, j))
-        if groups is None:
-            for parameter in new:
-                self._add_unit([parameter], grouped=False)
-        elif new:
-            for group in form_groups(groups, new, self.settings.process_set):
-                self._add_unit(group, grouped=True)
-        if not self._label and members:
-            self._label = min(member.name for member in self._in_order)
-        given = [list(param_group["params"]) for param_group in param_groups]
-        self._watched = given if all(p in members for group in given for p in group) else []
-
-    def _add_unit(self, parameters: Sequence[torch.Tensor], grouped: bool) -> None:
-        unit = Unit(grouped)
-        for parameter in parameters:
-            member = Member(parameter, self._step, self.passes, self.names[parameter], unit)
-            unit.members.append(member)
-            self.members[parameter] = member
-            self._in_order.append(member)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(member))
-            self._undecided[member] = None
-        self._units[unit] = None
-        self._plan = None
 
     # ---- the backward pass ----
 
@@ -322,11 +273,8 @@ class GradientReducer:
         if self._event == _events:
             return
         self._event = _events
-        self._plan = self._trial = None
-        for member in self._in_order:
-            member.layout = UNKNOWN
-            member.settled = member.unit.plain = False
-            self._undecided[member] = None
+        self._trial = None
+        self._watched.forget()
         if self._job != _jobs:
             self._job = _jobs
             self._alone = self.settings.process_set.size() == 1
@@ -349,10 +297,10 @@ class GradientReducer:
         )
 
     def _count_anew(self) -> None:
-        begin_step(self._in_order, self.passes)
+        begin_step(self._watched.in_order, self.passes)
         if self._counts_units:
             self._counts_units = False
-            for unit in self._units:
+            for unit in self._watched.units:
                 unit.ready = 0
 
     # ---- submitting ----
@@ -362,17 +310,17 @@ class GradientReducer:
         for unit, submission in list(self._given_up.items()):
             if not submission.dropped:
                 self._submissions[unit] = self._given_up.pop(unit)
-        if self._undecided:
+        if self._watched.undecided:
             self._settle()
-        if self._plan is not None and not self._given_up and not self._submissions:
-            gathered = gather_gradients(self._in_order)
+        if self._watched.plan is not None and not self._given_up and not self._submissions:
+            gathered = gather_gradients(self._watched.in_order)
             if gathered is not None:
                 payloads, changed = gathered
                 if changed is not None:
                     self._warn_changed(changed)
-                self._reduce_now(self._in_order, self._plan, payloads)
+                self._reduce_now(self._watched.in_order, self._watched.plan, payloads)
                 return
-        missing = [unit for unit in self._units if unit not in self._submissions]
+        missing = [unit for unit in self._watched.units if unit not in self._submissions]
         plain = []
         for unit in missing:
             for member in unit.members:
@@ -429,42 +377,23 @@ class GradientReducer:
             self._submissions[member.unit] = submission
 
     def _settle(self) -> None:
-        """Agree with the other ranks on parameters of which no rank had a gradient before.
-
-        All ranks know which parameters these are: in all steps before, they required no gradient
-        or no rank had one.
-        """
-        undecided = [member for member in self._undecided if member.parameter.requires_grad]
+        """Agree with the other ranks on parameters of which no rank had a gradient before."""
+        undecided = self._watched.to_agree_on()
         if not undecided:
             return
-        undecided.sort(key=lambda member: member.name)
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
         # With op=Adasum the hooks step, with the learning rate of that moment.
         triable = self._views is None and self.settings.op != Adasum
-        group = self.settings.process_set
         on_gpu = any(member.parameter.is_cuda for member in undecided)
-        overlaps, tries = agree(
+        overlaps, tries = self._watched.agree(
             undecided,
             seen,
-            wire_names,
-            self._label,
-            group,
             overlaps=overlap.wanted_on_gpu() if on_gpu else overlap.wanted(),
-            tries=triable and not on_gpu and overlap.may_be_tried(group),
+            tries=triable and not on_gpu and overlap.may_be_tried(self.settings.process_set),
         )
         if not tries or self._trial is None:
             self._overlaps = overlaps
             self._trial = overlap.trial() if tries and not overlaps else None
-        for member in undecided:
-            if self.settings.sparse_as_dense:
-                member.layout = DENSE
-            if member.layout.known or member.unit.grouped:
-                del self._undecided[member]
-                unit = member.unit
-                unit.settle(all(m not in self._undecided for m in unit.members))
-                unit.plain = self._sender.sends_as_is and not unit.grouped and member.layout.dense
-        if self._views is None and all(unit.plain for unit in self._units):
-            self._plan = self._sender.plan(tuple([member.wire_name for member in self._in_order]))
         if self._views is not None:
             # Only members of groups have unknown layouts, and groups hold nothing sparse.
             self._views.add(
@@ -590,11 +519,13 @@ class GradientReducer:
 
     def _spoils_overlap(self) -> bool:
         """Whether gradients are changed before they are reduced, or this cannot be known."""
-        return self._warned_of_change or any(is_view(m.parameter.grad) for m in self._in_order)
+        return self._warned_of_change or any(
+            _is_view(m.parameter.grad) for m in self._watched.in_order
+        )
 
     def _warn_changed(self, member: Member) -> None:
         # Views share a version counter, so a change to any of them looks like a change to this one.
-        if self._warned_of_change or is_view(member.parameter.grad):
+        if self._warned_of_change or _is_view(member.parameter.grad):
             return
         self._warned_of_change = True
         warnings.warn(
@@ -605,3 +536,19 @@ class GradientReducer:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def _is_view(gradient: torch.Tensor | None) -> bool:
+    """Whether it uses the memory of another tensor."""
+    return gradient is not None and gradient._is_view()
+
+
+def _unless_gone(method: weakref.WeakMethod[Callable[[Member], None]]) -> Callable[[Member], None]:
+    """A function for hooks that calls the method while its object lives, and else does nothing."""
+
+    def on_gradient(member: Member) -> None:
+        alive = method()
+        if alive is not None:
+            alive(member)
+
+    return on_gradient

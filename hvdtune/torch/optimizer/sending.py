@@ -44,20 +44,20 @@ class Sender:
     """Starts reductions of payloads: gradients, or whatever is reduced in their place."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._compresses = settings.compression is not Compression.none
 
     @property
     def sends_as_is(self) -> bool:
         """Whether dense gradients are sent as they are, and reduced in place."""
-        return not self._compresses and self._settings.op != Adasum
+        return not self._compresses and self.settings.op != Adasum
 
     def plan(self, names: tuple[str, ...]) -> operations.AllreducePlan:
         """A plan that reduces plain payloads in place and waits: cheaper than one by one.
 
         ``names``: the members' ``wire_name``.
         """
-        settings = self._settings
+        settings = self.settings
         return operations.plan_allreduces(
             CODES,
             names,
@@ -71,7 +71,7 @@ class Sender:
         """Start reducing the payload of one parameter, in the layout that all ranks use."""
         layout = member.layout
         if payload.is_sparse:
-            if not (layout.dense or self._settings.sparse_as_dense):
+            if not (layout.dense or self.settings.sparse_as_dense):
                 return self._sparse(member, payload)
         elif layout.sparse:
             return self._sparse(member, payload.to_sparse(layout.sparse_dims))
@@ -79,7 +79,7 @@ class Sender:
 
     def group(self, members: Sequence[Member], payloads: Sequence[torch.Tensor]) -> Submission:
         """Start reducing several payloads together. Raises ValueError if one is sparse."""
-        settings = self._settings
+        settings = self.settings
         tensors, contexts = [], []
         for member, payload in zip(members, payloads, strict=True):
             if (payload.is_sparse or member.layout.sparse) and not settings.sparse_as_dense:
@@ -102,7 +102,7 @@ class Sender:
         return Submission(members, payloads, contexts, versions, handle)
 
     def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
-        settings = self._settings
+        settings = self.settings
         if self._compresses or payload.layout is not torch.strided or not payload.is_contiguous():
             tensor, context = self._compress(payload)
         else:
@@ -119,14 +119,14 @@ class Sender:
         return Submission((member,), (payload,), (context,), (payload._version,), handle)
 
     def _sparse(self, member: Member, payload: torch.Tensor) -> Submission:
-        op = self._settings.op
+        op = self.settings.op
         if op not in (Average, Sum):
             raise ValueError(
                 "sparse gradients can only be averaged or added; use sparse_as_dense=True for "
                 "other reductions."
             )
         wait = async_ops.sparse_allreduce_async(
-            payload, member.wire_name, op, self._settings.process_set
+            payload, member.wire_name, op, self.settings.process_set
         )
         versions = (payload._version,)
         return Submission((member,), (payload,), (None,), versions, wait=lambda: (wait(),))
@@ -136,7 +136,7 @@ class Sender:
         if payload.layout not in (torch.strided, torch.sparse_coo):
             as_buffer(payload, "allreduce")  # raises an error with advice
         dense = payload.to_dense() if payload.is_sparse else payload
-        return self._settings.compression.compress(dense.contiguous())
+        return self.settings.compression.compress(dense.contiguous())
 
 
 def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
