@@ -8,7 +8,9 @@ each round, one after the other:
   hvdtune               one grouped allreduce, as DistributedGradientTape makes it
   hvdtune, one by one   an allreduce for each gradient
   TensorFlow            MultiWorkerMirroredStrategy's all_reduce (gRPC, ring)
-  hvdtune.torch         the same with PyTorch's tensors and grouped_allreduce_
+  hvdtune.torch         the same with PyTorch's tensors and grouped_allreduce_; new ones in every
+                        step, as TensorFlow's gradients are, and PyTorch's after `zero_grad()`
+  hvdtune.torch, kept   with tensors that stay in the same memory from step to step
 
 A step takes as long as on the slowest rank. Then single calls with 4 floats, minus the time of the
 same program without them: 100 in a chain and a group of 100 in a `tf.function`; in eager mode,
@@ -41,6 +43,7 @@ REDUCING = {
     "hvdtune, one by one": "making",
     "TensorFlow": "making",
     "hvdtune.torch": "making in torch",
+    "hvdtune.torch, kept": "making in torch, kept",
 }
 
 
@@ -127,10 +130,15 @@ def worker(args: Any) -> None:
         return [mpi_ops._allreduce(g, op=hvd.Average, name=f"g{i}") for i, g in enumerate(given)]
 
     def in_torch(reduces: bool) -> None:
+        made = [weight * 0.5 for weight in weights]
+        if reduces:
+            hvdtune.torch.grouped_allreduce_(made, name="step")
+
+    def in_torch_kept(reduces: bool) -> None:
         for weight, gradient in zip(weights, gradients, strict=True):
             torch.mul(weight, 0.5, out=gradient)
         if reduces:
-            hvdtune.torch.grouped_allreduce_(gradients, name="step")
+            hvdtune.torch.grouped_allreduce_(gradients, name="step kept")
 
     def chain(link: Callable[[tf.Tensor, int], tf.Tensor]) -> Callable[[], Any]:
         def run(x: tf.Tensor) -> tf.Tensor:
@@ -154,6 +162,8 @@ def worker(args: Any) -> None:
         "hvdtune, one by one": step(one_by_one),
         "making in torch": lambda: in_torch(False),
         "hvdtune.torch": lambda: in_torch(True),
+        "making in torch, kept": lambda: in_torch_kept(False),
+        "hvdtune.torch, kept": lambda: in_torch_kept(True),
         "chain alone": chain(lambda x, _: x + 0.0),
         "chain": chain(a_link),
         "group alone": group(lambda given: given),
