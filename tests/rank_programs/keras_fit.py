@@ -267,8 +267,17 @@ for one, other in zip(weights, model.get_weights()):
 if len(sys.argv) > 3:
     import tensorflow as tf
     inputs = np.ones((2, 3), "float32")
+    outputs = np.load(folder + "/outputs.npy")
     exported = tf.saved_model.load(folder + "/exported")
-    assert np.allclose(exported.serve(inputs), np.load(folder + "/outputs.npy"), atol=1e-5)
+    assert np.allclose(exported.serve(inputs), outputs, atol=1e-5)
+    converter = tf.lite.TFLiteConverter.from_saved_model(folder + "/exported")
+    lite = tf.lite.Interpreter(model_content=converter.convert())
+    given, result = lite.get_input_details()[0]["index"], lite.get_output_details()[0]["index"]
+    lite.resize_tensor_input(given, inputs.shape)
+    lite.allocate_tensors()
+    lite.set_tensor(given, inputs)
+    lite.invoke()
+    assert np.allclose(lite.get_tensor(result), outputs, atol=1e-5)
 print("all the same")
 """
 
