@@ -52,6 +52,7 @@ class WatchedParameters:
     def watch(self, param_groups: ParamGroups, groups: Groups | None, passes: int) -> None:
         """Watch the parameters that require gradients and are new.
 
+        After the first call these are parameters that were unfrozen or added to the optimizer.
         ``groups``: those of DistributedOptimizer; with them, this is collective over the process
         set. ``passes``: backward passes of a step.
         """
