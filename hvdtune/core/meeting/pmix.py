@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from hvdtune.core.libraries.compiled import compiled
+from hvdtune.core.meeting import mpi
 from hvdtune.core.meeting.seeker import Failed, Seeker, TooLate
 
 _NAME = "libpmix.so.2"
@@ -39,6 +40,9 @@ class _Session(Protocol):
 
     def end(self) -> None:
         """Sign off."""
+
+    def outlive(self) -> None:
+        """Sign off when this process has ended, if another process can."""
 
     def fail(self) -> None:
         """Leave without signing off, because the process has failed."""
@@ -93,7 +97,11 @@ def _leave(process: int) -> None:
     if _session is None or os.getpid() != process:
         return
     if getattr(sys, "last_type", None) is None:
-        _session.end()
+        # A running MPI is finalised later, and may wait for ever if its rank has signed off before.
+        if mpi.running_library():
+            _session.outlive()
+        else:
+            _session.end()
     else:
         _session.fail()
 
@@ -142,6 +150,9 @@ class _Thread:
     def end(self) -> None:
         self._questions.put("")
         self._thread.join(_END_SECONDS)
+
+    def outlive(self) -> None:
+        self.end()
 
     def fail(self) -> None:
         pass  # the end of this process is enough
@@ -198,6 +209,11 @@ class _Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def outlive(self) -> None:
+        # It signs off at the end of its input, which only the end of this process closes.
+        assert self._process.stdin is not None
+        os.dup(self._process.stdin.fileno())
 
     def fail(self) -> None:
         # At the end of its input it would sign off: for a rank that ends with os._exit.
