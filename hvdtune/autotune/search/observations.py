@@ -15,6 +15,7 @@ y        a candidate's t_i - level, the mean over its visits: -0.05 is 5 % faste
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -84,7 +85,8 @@ class Candidate:
 class Record:
     """All visits in order, and the candidates in the order of their first visits.
 
-    `samples` are the visits combined up to the last `close`.
+    `samples` are the visits combined up to the last `close`. The tuner asks after every visit, in
+    the training process, so what is known of the incumbents is kept and not gathered each time.
     """
 
     def __init__(self) -> None:
@@ -93,11 +95,23 @@ class Record:
         self.candidates: list[Candidate] = []
         self.baseline = 0.0
         self._open: list[list[Measurement]] = []
+        # Of the incumbents' visits: numbers, t_i - b_k, relative errors, and their scatter.
+        self._numbers: list[int] = []
+        self._levels: list[float] = []
+        self._errors: list[float] = []
+        self._noise = inference.noise_between([])
+        # Since the last `close`: each candidate's y with its error, and the last visit they are of.
+        self._observed: dict[int, tuple[float, tuple[float, float]]] = {}
 
     def add(self, trial: Trial, sample: Sample, at_limit: bool = False) -> None:
         """Add a visit."""
         visit = Measurement(len(self.visits) + 1, trial, sample, self.baseline, at_limit)
         self.visits.append(visit)
+        if visit.is_incumbent:
+            self._numbers.append(visit.number)
+            self._levels.append(visit.log_time - visit.baseline)
+            self._errors.append(sample.relative_error)
+            self._noise = inference.noise_between(self._levels)
         if trial.candidate:
             self._candidate(trial.values).visits.append(visit)
         for known in self._open:
@@ -114,6 +128,7 @@ class Record:
             number = len(self.samples) + 1
             self.samples.append(replace(visits[-1], number=number, sample=sample))
         self._open = []
+        self._observed = {}
 
     def adopt(self, log_gain: float) -> None:
         """Start a new incumbent, which is faster by this much."""
@@ -121,13 +136,16 @@ class Record:
 
     def level(self, position: float) -> Estimate:
         """The level (see the module) at a visit's number."""
-        known = self._incumbents()
-        noise = self.noise().error
+        reach = inference.LEVEL_REACH
+        begin = bisect.bisect_left(self._numbers, position - reach)
+        end = bisect.bisect_right(self._numbers, position + reach)
+        near = slice(begin, end) if begin < end else slice(None)
+        noise = self._noise.error
         return inference.level(
             position,
-            [one.number for one in known],
-            [one.log_time - one.baseline for one in known],
-            [max(noise, one.sample.relative_error) for one in known],
+            self._numbers[near],
+            self._levels[near],
+            [max(noise, error) for error in self._errors[near]],
         )
 
     def usual(self) -> Estimate:
@@ -137,15 +155,23 @@ class Record:
 
     def noise(self) -> Estimate:
         """How much single visits of the incumbents scatter (`inference.noise_between`)."""
-        return inference.noise_between([one.log_time - one.baseline for one in self._incumbents()])
+        return self._noise
 
     def usual_error(self) -> float:
         """The usual relative error of an incumbent's visit."""
-        return statistics.median(one.sample.relative_error for one in self._incumbents())
+        return statistics.median(self._errors)
 
     def observe(self, candidate: Candidate) -> tuple[float, float]:
         """y of a candidate and its standard error."""
-        noise = self.noise().error
+        newest = min(len(self.visits), candidate.visits[-1].number + inference.LEVEL_REACH)
+        known = self._observed.get(id(candidate))
+        if known is None or known[0] != newest:
+            known = newest, self._observe(candidate)
+            self._observed[id(candidate)] = known
+        return known[1]
+
+    def _observe(self, candidate: Candidate) -> tuple[float, float]:
+        noise = self._noise.error
         values, errors = [], []
         for one in candidate.visits:
             level = self.level(one.number)
@@ -182,9 +208,6 @@ class Record:
             self.candidates.append(known)
         return known
 
-    def _incumbents(self) -> list[Measurement]:
-        return [one for one in self.visits if one.is_incumbent]
-
 
 def together(samples: Sequence[Sample]) -> Sample | None:
     """Several samples of the same settings as one: means, with the mean's standard error."""
@@ -194,7 +217,7 @@ def together(samples: Sequence[Sample]) -> Sample | None:
     times = [sample.step_time_ms for sample in samples]
     error = math.sqrt(sum(sample.stderr_ms**2 for sample in samples)) / count
     if count >= LEAST_SCATTER:
-        error = max(error, statistics.stdev(times) / math.sqrt(count))
+        error = max(error, inference.deviation(times) / math.sqrt(count))
     time_ms, size = statistics.fmean(times), statistics.fmean(one.bytes_per_step for one in samples)
     return Sample(
         steps=sum(sample.steps for sample in samples),

@@ -371,6 +371,8 @@ class Session:
             return
         abandon = False
         if not self._window.complete:
+            if not trial.candidate:
+                return
             so_far = self._window.sample() if self._window.kept else None
             abandon = self._tuner.hopeless(self._window.seen_ns, so_far)
             if not abandon:
@@ -429,10 +431,10 @@ class Session:
     def _pause(self, parts: Sequence[Part]) -> None:
         if not parts:
             return
-        step_s = parts[-1].duration_ns / 1e9
-        if step_s < PAUSE_S:
-            left = max(1, self._window.steps - self._window.kept)
-            self._stop.wait(min(PAUSE_S, left * step_s))
+        step_ns = parts[-1].duration_ns
+        if step_ns < 1e9 * PAUSE_S:
+            left_s = max(step_ns, self._window.missing_ns(step_ns)) / 1e9
+            self._stop.wait(min(PAUSE_S, left_s))
 
     # -- telling --
 

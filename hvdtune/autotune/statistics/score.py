@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from hvdtune.autotune.statistics.inference import deviation
+
 TRIM = 0.1
 MOST_OUTLIERS = 0.1  # what happens more often is an effect of the settings
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
@@ -133,7 +135,7 @@ def _trimmed_mean(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
         total += statistics.fmean(kept) * len(ordered)
         winsorised += [kept[0]] * cut + kept + [kept[-1]] * cut
         cuts += cut
-    return total / n, statistics.stdev(winsorised) / ((1 - 2 * cuts / n) * math.sqrt(n))
+    return total / n, deviation(winsorised) / ((1 - 2 * cuts / n) * math.sqrt(n))
 
 
 _Pairs = list[tuple[float, float]]  # durations and sizes
@@ -228,15 +230,15 @@ class Window:
         self._kept.append(step)
 
     @property
-    def steps(self) -> int:
-        """The least number of steps in a sample."""
-        return self._steps
-
-    @property
     def complete(self) -> bool:
         """Whether the steps so far make a sample."""
-        enough = len(self._kept) >= self._steps
-        return enough and sum(step.duration_ns for step in self._kept) >= self._min_ns
+        return self.missing_ns(1) <= 0
+
+    def missing_ns(self, step_ns: int) -> int:
+        """How long it takes to complete the sample, if steps take this long; 0 or less: complete."""
+        settling = step_ns * (self._settle - len(self._settled))
+        steps = step_ns * (self._steps - len(self._kept))
+        return settling + max(steps, self._min_ns - sum(step.duration_ns for step in self._kept))
 
     @property
     def seen_ns(self) -> list[int]:
