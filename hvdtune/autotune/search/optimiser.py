@@ -16,19 +16,20 @@ Bayesian Optimization with Noisy Experiments, 2019). EI is maximised over Halton
 neighbours of the best points, which suits both flags and axes. The same arguments give the same
 proposal.
 
-This module imports scikit-optimize, which takes over a second: only `service` and tests load it.
+This module imports SciPy, which takes over a second: only `service` and tests load it.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from skopt.acquisition import gaussian_ei
-from skopt.sampler import Halton
+from scipy.stats.qmc import Halton
 from threadpoolctl import ThreadpoolController
 
 from hvdtune.autotune.search import model
@@ -44,6 +45,28 @@ LOCAL_CENTRES = 4
 LOCAL_WIDTHS = (0.1, 0.03)
 SAME_POINT = 1e-3
 _THREADS = ThreadpoolController()
+
+
+def _acquisition() -> Any:
+    """scikit-optimize's module of acquisition functions.
+
+    It is loaded alone: `import skopt` loads scikit-learn, pandas and all models, too, which takes
+    more than a second of a CPU that the ranks need. Raises ImportError.
+    """
+    package = importlib.util.find_spec("skopt")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("scikit-optimize is not installed")
+    name = "acquisition"
+    path = os.path.join(package.submodule_search_locations[0], f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"skopt.{name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"scikit-optimize has no module {name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gaussian_ei = _acquisition().gaussian_ei
 
 
 @dataclass(frozen=True)
@@ -178,7 +201,8 @@ class _Warp:
 
 @functools.lru_cache(maxsize=4)
 def _even_points(width: int) -> np.ndarray:
-    return np.array(Halton().generate([(0.0, 1.0)] * width, GLOBAL_POINTS, random_state=0))
+    points: np.ndarray = Halton(width, scramble=False).random(GLOBAL_POINTS)
+    return points
 
 
 def _candidates(problem: Problem, points: np.ndarray, means: np.ndarray) -> np.ndarray:

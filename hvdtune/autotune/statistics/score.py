@@ -235,7 +235,7 @@ class Window:
         return self.missing_ns(1) <= 0
 
     def missing_ns(self, step_ns: int) -> int:
-        """How long it takes to complete the sample, if steps take this long; 0 or less: complete."""
+        """How long steps of this length take to complete the sample; 0 or less: it is complete."""
         settling = step_ns * (self._settle - len(self._settled))
         steps = step_ns * (self._steps - len(self._kept))
         return settling + max(steps, self._min_ns - sum(step.duration_ns for step in self._kept))
