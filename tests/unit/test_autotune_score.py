@@ -100,6 +100,18 @@ def test_a_window_lasts_a_while_when_steps_are_short() -> None:
     assert window.sample().steps == 50
 
 
+def test_how_long_a_window_still_takes() -> None:
+    window = Window(1, steps=4, settle=2, min_ns=50 * MS)
+    assert window.missing_ns(10 * MS) == 70 * MS  # two that settle, and 50 ms
+    assert window.missing_ns(20 * MS) == 120 * MS  # six
+    filled(window, steps(5, 99, epoch=0), steps(3, 10, epoch=1))
+    assert window.missing_ns(10 * MS) == 40 * MS
+    assert window.missing_ns(20 * MS) == 60 * MS
+    filled(window, steps(3, 20, epoch=1))
+    assert window.complete
+    assert window.missing_ns(10 * MS) <= 0
+
+
 def test_other_work_is_left_out() -> None:
     window = Window(0, steps=4, settle=0, typical_bytes=1000, min_ns=0)
     filled(window, steps(3, 10), steps(5, 99, size=8), steps(1, 10, size=1100))

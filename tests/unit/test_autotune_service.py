@@ -56,6 +56,16 @@ def start() -> Iterator[Callable[..., ServiceClient]]:
         each.close()
 
 
+def test_it_loads_quickly_because_it_loads_little() -> None:
+    heavy = {"pandas", "sklearn", "skopt.space", "torch"}
+    code = "import hvdtune.autotune.search.optimiser, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "hvdtune.autotune.search.model" in loaded
+    assert not heavy & set(loaded)
+
+
 def test_the_protocol_over_text() -> None:
     lines = [json.dumps(request(seed).to_json()) for seed in (0, 1)]
     answers = io.StringIO()

@@ -21,8 +21,30 @@ constexpr std::size_t kLeastStreamed = 4 << 10;
 // Below this a copy is mostly the parts of lines at its ends, which are not streamed.
 constexpr std::size_t kLeastUnordered = 512;
 
+// Below this, memcpy uses vectors, too.
+constexpr std::size_t kLeastVectors = 2 << 10;
+
+/// Whether to copy longer data with vectors instead of memcpy. glibc copies them with the
+/// processor's own instruction (rep movsb) if the processor says that it is fast. On some of AMD's
+/// it is not if the data comes from memory: an allreduce of 100 MiB between two ranks of a virtual
+/// EPYC took 50 ms with it and takes 20 with vectors.
+bool prefers_vectors() {
+  static const bool prefers = __builtin_cpu_is("amd") != 0;
+  return prefers;
+}
+
+template <CopyKind kind>
+void store(__m128i* to, __m128i value) {
+  if constexpr (kind == CopyKind::kStreamed) {
+    _mm_stream_si128(to, value);
+  } else {
+    _mm_store_si128(to, value);
+  }
+}
+
 /// Whole cache lines; `to` is aligned to one.
-void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
+template <CopyKind kind>
+void copy_lines(std::byte* to, const std::byte* from, std::size_t lines) {
   for (; lines > 0; --lines, to += kLine, from += kLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from);
     auto* target = reinterpret_cast<__m128i*>(to);
@@ -30,18 +52,19 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
     const __m128i b = _mm_loadu_si128(source + 1);
     const __m128i c = _mm_loadu_si128(source + 2);
     const __m128i d = _mm_loadu_si128(source + 3);
-    _mm_stream_si128(target, a);
-    _mm_stream_si128(target + 1, b);
-    _mm_stream_si128(target + 2, c);
-    _mm_stream_si128(target + 3, d);
+    store<kind>(target, a);
+    store<kind>(target + 1, b);
+    store<kind>(target + 2, c);
+    store<kind>(target + 3, d);
   }
 }
 
-void copy_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
+template <CopyKind kind>
+void copy_vectors(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = -reinterpret_cast<std::uintptr_t>(to) % kLine;
   std::memcpy(to, from, head);
   const std::size_t lines = (bytes - head) / kLine;
-  stream_lines(to + head, from + head, lines);
+  copy_lines<kind>(to + head, from + head, lines);
   const std::size_t done = head + lines * kLine;
   std::memcpy(to + done, from + done, bytes - done);
 }
@@ -59,9 +82,12 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, CopyKind kind) {
 
 void copy_unordered(void* to, const void* from, std::size_t bytes, CopyKind kind) {
 #if defined(__SSE2__)
-  if (kind == CopyKind::kStreamed && bytes >= kLeastUnordered) {
-    copy_streamed(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
-    return;
+  auto* target = static_cast<std::byte*>(to);
+  const auto* source = static_cast<const std::byte*>(from);
+  if (kind == CopyKind::kStreamed) {
+    if (bytes >= kLeastUnordered) return copy_vectors<CopyKind::kStreamed>(target, source, bytes);
+  } else if (bytes >= kLeastVectors && prefers_vectors()) {
+    return copy_vectors<CopyKind::kCached>(target, source, bytes);
   }
 #endif
   (void)kind;
@@ -78,7 +104,7 @@ void order_copies(CopyKind kind) {
 void copy_line(std::byte* to, const std::byte* from, CopyKind kind) {
 #if defined(__SSE2__)
   if (kind == CopyKind::kStreamed) {
-    stream_lines(to, from, 1);
+    copy_lines<CopyKind::kStreamed>(to, from, 1);
     return;
   }
 #endif

@@ -1,7 +1,6 @@
 #include "collective/kernels/segments.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 namespace hvdtune {
@@ -17,7 +16,7 @@ bool SegmentList::overlaps() const {
 
 void SegmentList::copy_out(std::size_t begin, std::size_t bytes, std::byte* to) const {
   for_range(begin, bytes, [&to](const std::byte* piece, std::size_t length) {
-    std::memcpy(to, piece, length);
+    copy_bytes(to, piece, length, CopyKind::kCached);
     to += length;
   });
 }

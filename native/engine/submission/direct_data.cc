@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
+#include "collective/kernels/copy.h"
 #include "collective/kernels/kernels.h"
 #include "collective/kernels/reduction.h"
 #include "engine/operation/averaging.h"
@@ -182,7 +182,7 @@ void DirectData::make_result(Operation& operation, CopyKind writing) {
     case OpKind::kBroadcast: {
       const bool sends = request.root == rank_;
       const void* from = sends ? memory.in : published(operation, request.root, length);
-      if (from != memory.out) std::memcpy(memory.out, from, length);
+      if (from != memory.out) copy_bytes(memory.out, from, length, CopyKind::kCached);
       return;
     }
     case OpKind::kAllgather:
@@ -250,7 +250,8 @@ void DirectData::gather(Operation& operation, std::size_t parts) {
     const std::size_t member = (self + turn) % ranks.size();
     const auto* all = turn == 0 ? static_cast<const std::byte*>(operation.memory.front().in)
                                 : published(operation, ranks[member], lengths[member] * parts);
-    std::memcpy(result + places[member], all + part * lengths[member], lengths[member]);
+    copy_bytes(result + places[member], all + part * lengths[member], lengths[member],
+               CopyKind::kCached);
   }
 }
 

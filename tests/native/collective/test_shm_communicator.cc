@@ -54,17 +54,19 @@ TEST(pieces_that_share_memory) {
   CHECK(list.overlaps());
 }
 
-TEST(a_streamed_copy_copies_every_byte_and_no_other) {
+TEST(a_copy_copies_every_byte_and_no_other) {
   Bytes from(20000);
   std::mt19937_64 generator(1);
   fill_random(DType::kUint8, from.data(), from.size(), generator);
-  for (const std::size_t shift : {0, 1, 63, 64}) {
-    for (const std::size_t bytes : {0, 1, 4095, 4096, 4097, 12345}) {
-      Bytes to(20000, char{0x2B});
-      copy_bytes(to.data() + shift, from.data() + 5, bytes, CopyKind::kStreamed);
-      Bytes expected(20000, char{0x2B});
-      std::memcpy(expected.data() + shift, from.data() + 5, bytes);
-      check_equal(DType::kUint8, to, expected, "streamed copy");
+  for (const CopyKind kind : {CopyKind::kCached, CopyKind::kStreamed}) {
+    for (const std::size_t shift : {0, 1, 63, 64}) {
+      for (const std::size_t bytes : {0, 1, 511, 2047, 2048, 2049, 4095, 4096, 4097, 12345}) {
+        Bytes to(20000, char{0x2B});
+        copy_bytes(to.data() + shift, from.data() + 5, bytes, kind);
+        Bytes expected(20000, char{0x2B});
+        std::memcpy(expected.data() + shift, from.data() + 5, bytes);
+        check_equal(DType::kUint8, to, expected, "copy");
+      }
     }
   }
 }
