@@ -1,4 +1,4 @@
-"""The record of measurements: the incumbent's level, what is known of candidates, and their cost."""
+"""The record of measurements: the level of the incumbent, candidates, and what asking costs."""
 
 import random
 from collections.abc import Callable, Sequence
