@@ -34,7 +34,7 @@ def main(words: Sequence[str]) -> int:
 def serve(requests: TextIO, answers: TextIO) -> int:
     """Answer requests until the input ends. Returns the exit status."""
     try:
-        # Loading happens during the warm-up, so it may have normal priority.
+        # At normal priority: at the lowest, loading may take minutes if the ranks use all CPUs.
         from hvdtune.autotune.search import optimiser
     except Exception as error:
         _answer(answers, {"error": f"{type(error).__name__}: {error}"})
