@@ -29,7 +29,7 @@ if(HVDTUNE_BUILD_CUDA AND HVDTUNE_NVCC)
   if(${HVDTUNE_KERNELS} IS_NEWER_THAN ${HVDTUNE_FATBIN} OR
      ${HVDTUNE_KERNEL_WORK} IS_NEWER_THAN ${HVDTUNE_FATBIN})
     execute_process(
-      COMMAND ${HVDTUNE_NVCC} -std=c++17 -O3 -fatbin ${targets}
+      COMMAND ${HVDTUNE_NVCC} -std=c++17 -O3 -fatbin --threads 0 ${targets}
         -I ${CMAKE_CURRENT_SOURCE_DIR}/native -o ${HVDTUNE_FATBIN} ${HVDTUNE_KERNELS}
       RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(failed)

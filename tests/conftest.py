@@ -81,7 +81,7 @@ def _begin_builds(config: pytest.Config, tests: Sequence[str]) -> None:
         name
         for name, environment in ENVIRONMENTS.items()
         if any(test.endswith(f"::test_in_environment[{name}]") for test in tests)
-        and not environment.of_a_client
+        and not environment.on_request
     ]
     if wanted:
         config.stash[ENVIRONMENTS_MADE] = Making(wanted)

@@ -160,9 +160,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One for each test: a browser starts processes of its own accord, at any time."""
     path = chromium()
     with playwright.sync_playwright() as started:
         # The sandbox needs rights that containers do not give.

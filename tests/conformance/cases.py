@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 import numpy as np
 from conformance.face import (
@@ -39,6 +40,7 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     *((), (0,), (1,), (5,), (3, 0, 2), (17, 3, 2), (1000,)),
     (150_001,),  # several chunks, and an end that fits in no vector
 )
+LARGE = 100_000  # elements
 MIXED = "mixed"  # the type of groups, in keys
 
 Member = tuple[str, tuple[int, ...]]  # type and shape
@@ -180,17 +182,21 @@ def _shapes(rows: bool = False) -> Iterator[tuple[int, ...]]:
 
 
 class Turns:
-    """Gives every call its forms: all of them, or one after the other."""
+    """Gives every call its forms: all of them, or one after the other.
+
+    The largest tensors have their forms one after the other in a thorough table, too: what they
+    tell is of the engine, which does not know by what form it was called.
+    """
 
     def __init__(self, face: Face, forms: Sequence[str], thorough: bool) -> None:
         self._forms = [form for form in forms if form in face.forms]
         self._thorough = thorough
         self._turn = 0
 
-    def __call__(self) -> list[tuple[str, bool]]:
-        """(form, whether it is given a name)."""
+    def __call__(self, shape: tuple[int, ...] = ()) -> list[tuple[str, bool]]:
+        """(form, whether it is given a name), for a tensor of this shape."""
         self._turn += 1
-        if self._thorough:
+        if self._thorough and prod(shape) < LARGE:
             return [(form, named) for form in self._forms for named in (False, True)]
         if not self._forms:
             return []
@@ -207,7 +213,7 @@ def allreduce(face: Face, size: int, thorough: bool) -> Iterator[Case]:
         if shape == (LARGEST,) and not thorough:
             ops = (ops[index % len(ops)],)
         for op in ops:
-            for form, named in turns():
+            for form, named in turns(shape):
                 yield Case(form, ((dtype, shape),), op, named=named)
 
 
@@ -252,7 +258,7 @@ def allgather(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     for dtype, shape in product(face.dtypes, [*_shapes(rows=True), (4, 0), (7, 2, 2)]):
         if shape == (LARGEST,):
             shape = (LARGEST // size,)
-        for form, named in turns():
+        for form, named in turns(shape):
             yield Case(form, ((dtype, shape),), named=named)
 
 
@@ -268,9 +274,9 @@ def broadcast(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape from every root; the largest take the roots in turn."""
     turns = Turns(face, BROADCASTS, thorough)
     for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes())):
-        is_large = int(np.prod(shape)) > 1000
+        is_large = prod(shape) > 1000
         for root in [index % size] if is_large else range(size):
-            for form, named in turns():
+            for form, named in turns(shape):
                 yield Case(form, ((dtype, shape),), root=root, named=named)
 
 
@@ -279,8 +285,8 @@ def alltoall(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     turns = Turns(face, ALLTOALLS, thorough)
     kinds = ("", "list", "tuple", "tensor")
     for dtype, shape in product(face.dtypes, [*_shapes(rows=True), (12, 2)]):
-        for splits in ("", "list") if int(np.prod(shape)) > 1000 else kinds:
-            for form, named in turns():
+        for splits in ("", "list") if prod(shape) > 1000 else kinds:
+            for form, named in turns(shape):
                 yield Case(form, ((dtype, shape),), splits=splits, named=named)
 
 
@@ -291,8 +297,8 @@ def reducescatter(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     shapes = [*_shapes(rows=True), (2 * size + 1, 4), (2 * size, 3)]
     for dtype, shape, op in product(types, shapes, OPS[:2]):
         for scale in ((1.0, 1.0), (0.5, 3.0)):
-            if scale == (1.0, 1.0) or int(np.prod(shape)) <= 1000:
-                for form, named in turns():
+            if scale == (1.0, 1.0) or prod(shape) <= 1000:
+                for form, named in turns(shape):
                     yield Case(form, ((dtype, shape),), op, *scale, named=named)
 
 

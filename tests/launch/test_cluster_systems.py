@@ -3,8 +3,8 @@
 Each row is done by hand as the system does it: the same command line, the variables that it sets,
 the files that it mounts, its way to reach the other nodes. hosta is where the launcher runs.
 
-The program sums up arrays of all sizes, and what comes out is the same bits as on one host; in two
-tests, or in all with HVDTUNE_TEST_LONG=1, it is a script of Horovod's API, unchanged, which trains
+The program sums up arrays of all sizes, and what comes out is the same bits as on one host; in one
+test, or in all with HVDTUNE_TEST_LONG=1, it is a script of Horovod's API, unchanged, which trains
 what it trains on one host.
 """
 
@@ -237,8 +237,7 @@ def test_mpirun_of(rig: Rig, tmp_path: Path, name: str) -> None:
             # Open MPI looks on every host for the program that reaches hosts.
             for host in rig.names if system.agent else ["hosta"]:
                 stack.enter_context(mounted(rig, host, folder, str(Path(path).parent)))
-        script = EVERY or name == "MPI Operator, mpirun"
-        train(rig, [system.mpi.launcher[0], *words], environment, module, script)
+        train(rig, [system.mpi.launcher[0], *words], environment, module)
     if name == "MLRun":
         assert (tmp_path / "hvd_logs" / "trace.log").stat().st_size > 0
 

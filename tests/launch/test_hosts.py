@@ -11,11 +11,17 @@ import time
 from pathlib import Path
 
 import pytest
+from rank_programs import digits, launched, training
 from rank_programs import hosts as programs
-from rank_programs import launched, training
 from support.hosts.hosts_rig import Link, hosts_rig, why_not
 from support.jobs.launcher import PRELUDE, SLEEP, wait_until_gone
-from support.jobs.ranks import clean_environment, hvdtune_command, start_under, tool
+from support.jobs.ranks import (
+    clean_environment,
+    hvdtune_command,
+    run_ranks,
+    start_under,
+    tool,
+)
 
 import hvdtune
 
@@ -243,21 +249,17 @@ def test_hosts_that_go_first_send_as_one_rank_each(rig, environment):
 
 def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_path):
     """And the losses of all steps on the way are the same, bit for bit."""
-    digits = str(Path(__file__).resolve().parents[2] / "examples" / "digits.py")
-    logs = {}
-    for hosts in ("hosta:4", "hosta:2,hostb:2"):
-        log = tmp_path / hosts.replace(":", "-")
-        flags = ["-np", "4", "-H", hosts, sys.executable, digits]
-        flags += ["--epochs", "1", "--loss-log", str(log)]
-        shown = run_on(rig, "hosta", hvdtune_command("run", *flags), environment)
-        assert shown.returncode == 0, shown.stderr
-        logs[hosts] = (
-            log.read_text(),
-            [line for line in shown.stdout.splitlines() if "accuracy" in line or "weights" in line],
-        )
-    first, second = logs.values()
+    logs = tmp_path / "one host", tmp_path / "two hosts"
+    alone = run_ranks(3, digits.train, 1, "--loss-log", str(logs[0])).values[0]["printed"]
+    flags = ["-np", "3", "-H", "hosta:2,hostb:1", sys.executable, str(digits.EXAMPLE)]
+    flags += ["--epochs", "1", "--loss-log", str(logs[1])]
+    shown = run_on(rig, "hosta", hvdtune_command("run", *flags), environment)
+    assert shown.returncode == 0, shown.stderr
+    [accuracy] = [line for line in alone.splitlines() if "final test accuracy" in line]
+    assert accuracy in shown.stdout
+    first, second = (log.read_text() for log in logs)
     assert first == second
-    assert len(first[0].splitlines()) > 20
+    assert len(first.splitlines()) > 20
 
 
 def test_a_host_of_several_vanishes(rig, environment):

@@ -78,13 +78,6 @@ def test_native(sanitizer: str, programs: Callable[[str], Path]) -> None:
             run.result()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_what_is_shared_without_locks_has_no_races(programs: Callable[..., Path]) -> None:
-    """Of all that the thread sanitizer sees in long tests, this is where races are likeliest."""
-    check_run([str(programs("thread", "lock_free") / "lock_free")])
-
-
 @pytest.mark.timeout(1200)
 @pytest.mark.long
 @pytest.mark.parametrize("mpi", MPIS, ids=str)

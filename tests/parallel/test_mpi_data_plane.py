@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from rank_programs import data_planes
+from rank_programs import data_planes, digits
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.hosts.planes import in_shared_memory
-from support.jobs.ranks import hvdtune_command, run_ranks, run_under
+from support.jobs.ranks import run_ranks, run_under
 from support.tiers import long_too
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 CHOSEN = {"HOROVOD_CPU_OPERATIONS": "MPI"}
 
 
@@ -78,22 +76,15 @@ def test_survivors_are_told_and_end_where_mpirun_lets_them(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_training_gives_the_same_weights(tmp_path: Path) -> None:
+def test_training_gives_the_same_weights() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-
-    def losses(launcher: list[str], name: str, **options: Any) -> list[str]:
-        log = tmp_path / name
-        result = run_under(
-            launcher, EXAMPLE, "--epochs", 1, "--loss-log", log, timeout=240, **options
-        )
-        assert "weights identical on all ranks" in result[0].stdout
-        with log.open(newline="") as file:
-            return [row["loss"] for row in csv.DictReader(file)]
-
-    shared = losses(hvdtune_command("run", "-np", "4"), "shared")
-    assert losses(OPEN_MPI.command(4), "mpi", env=CHOSEN) == shared
-    assert len(shared) > 20
+    shared = run_ranks(3, digits.train, 1).values[0]
+    result = run_under(OPEN_MPI.command(3), digits.train, 1, env=CHOSEN, timeout=240)
+    for seen in result.values:
+        assert np.array_equal(seen["weights"], shared["weights"])
+    assert result.values[0]["printed"] == shared["printed"]
+    assert "weights identical on all ranks" in shared["printed"]
 
 
 def test_processes_that_no_mpirun_has_started() -> None:

@@ -30,7 +30,7 @@ pytest.importorskip("sklearn")
 
 import torch
 from rank_programs import training_scripts
-from support.jobs.ranks import hvdtune_command, run_under
+from support.jobs.ranks import hvdtune_command, run_ranks, run_under
 from support.tiers import long_too
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -57,10 +57,6 @@ def script(name: str) -> training_scripts.Script:
     return EXAMPLES / file, arguments
 
 
-def launcher(np: int) -> list[str]:
-    return hvdtune_command("run", "-np", str(np))
-
-
 def load(path: Path) -> Weights:
     """The tensors of a file of weights by name."""
     weights: Weights = {}
@@ -75,7 +71,8 @@ def load(path: Path) -> Weights:
 def train(np: int, script: training_scripts.Script, file: Path) -> Weights:
     """The weights that the script ends with under `hvdtune run`."""
     path, arguments = script
-    run_under(launcher(np), path, *arguments, "--save", file)
+    launcher = hvdtune_command("run", "-np", str(np))
+    run_under(launcher, path, *arguments, "--save", file)
     return load(file)
 
 
@@ -86,7 +83,7 @@ def train_all(
     directory: Path,
 ) -> tuple[dict[str, Weights], list[dict[str, str]]]:
     """The same for several scripts in one job, and their digests by rank."""
-    result = run_under(launcher(np), program, scripts, directory)
+    result = run_ranks(np, program, scripts, directory)
     weights = {name: load(directory / f"{name}.pt") for name in scripts}
     return weights, list(result.values)
 
@@ -167,6 +164,7 @@ def test_mixed_precision_of_whole_batches(expected: Callable[[str], Weights]) ->
 @pytest.mark.long
 def test_batches_that_cannot_be_divided() -> None:
     scripts = {
+        "digits": ("digits.py", "--batch-size=7"),
         "plain": ("plain.py", "--batch-size=7"),
         "mixed": ("mixed_precision.py", "--batch-size=48"),
         "accumulation": ("gradient_accumulation.py", "--batch-size=24"),
@@ -174,9 +172,10 @@ def test_batches_that_cannot_be_divided() -> None:
         "uneven": ("uneven_data.py", "--lines=0"),
     }
     calls = {name: (EXAMPLES / file, (argument,)) for name, (file, argument) in scripts.items()}
-    job = run_under(launcher(2), training_scripts.refusals, calls)
+    job = run_ranks(2, training_scripts.refusals, calls)
     for said in job.values:
-        assert "--batch-size 7 cannot be divided evenly among 2 ranks" in said["plain"]
+        for name in ("digits", "plain"):
+            assert "--batch-size 7 cannot be divided evenly among 2 ranks" in said[name]
         assert "--batch-size 48 does not give each of 2 ranks the same number" in said["mixed"]
         assert "--batch-size 24 is not a multiple of 2 ranks x" in said["accumulation"]
         assert "--batch-size -2 cannot be divided" in said["gan"]

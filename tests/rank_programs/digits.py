@@ -13,10 +13,13 @@ import numpy as np
 
 import hvdtune
 
+with contextlib.suppress(ModuleNotFoundError):
+    import torch  # noqa: F401  - ranks are forked from a process that has imported it
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits.py"
 
 
-def train(epochs: int) -> dict[str, Any]:
+def train(epochs: int, *more: str) -> dict[str, Any]:
     """Train by the example; its weights at the end, and what it prints."""
     sys.path.insert(0, str(Path(hvdtune.__file__).with_name("_alias")))
     spec = importlib.util.spec_from_file_location("digits_example", EXAMPLE)
@@ -32,7 +35,7 @@ def train(epochs: int) -> dict[str, Any]:
             models.append(self)
 
     module.Net = Kept
-    sys.argv = ["digits.py", "--epochs", str(epochs)]
+    sys.argv = ["digits.py", "--epochs", str(epochs), *more]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         module.main()

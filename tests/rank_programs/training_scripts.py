@@ -1,7 +1,4 @@
-"""Rank programs: the training scripts of examples/, one after the other in one process.
-
-To be run under ``hvdtune run``: the scripts import ``horovod.torch``.
-"""
+"""Rank programs: the training scripts of examples/, one after the other in one process."""
 
 from __future__ import annotations
 
@@ -18,9 +15,11 @@ from unittest import mock
 import pytest
 import torch
 
+import hvdtune
 import hvdtune.torch as hvd
 
 Script = tuple[Path, Sequence[str]]  # where it is, and its arguments
+ALIAS = str(Path(hvdtune.__file__).with_name("_alias"))
 
 
 def run_distributed(scripts: dict[str, Script], directory: Path) -> dict[str, str]:
@@ -87,7 +86,8 @@ def refusal(script: Script) -> str:
 
 
 def run(script: Script, *more: str) -> None:
-    with arguments(script, *more):
+    # The scripts import horovod.torch, which `hvdtune run` would make findable.
+    with arguments(script, *more), mock.patch.object(sys, "path", [ALIAS, *sys.path]):
         runpy.run_path(str(script[0]), run_name="__main__")
 
 

@@ -47,8 +47,14 @@ class Environment:
     without_dependencies: tuple[str, ...] = ()
     imports: tuple[str, ...] = ("tensorflow", "keras")
     newest_python: tuple[int, int] = (3, 13)
-    of_a_client: bool = False  # made only if it is asked for
+    of_a_client: bool = False
+    in_between: bool = False  # an older and a newer version have an environment, too
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def on_request(self) -> bool:
+        """Whether it is made only if it is asked for, by HVDTUNE_TEST_LONG=1."""
+        return self.of_a_client or self.in_between
 
     def files(self, tests: Path) -> list[Path]:
         """The files of tests that run there; `tests` is their folder."""
@@ -80,7 +86,7 @@ ENVIRONMENTS = {
             ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
-        Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS),
+        Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, in_between=True),
         Environment(
             "tensorflow-2.19", ("tensorflow-cpu==2.19.*",), _OPERATIONS, newest_python=(3, 12)
         ),

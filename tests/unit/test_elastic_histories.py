@@ -57,7 +57,7 @@ def test_any_history(fate):
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@settings(QUIETLY, max_examples=100_000 if EVERY else 4_000)
+@settings(QUIETLY, max_examples=100_000 if EVERY else 1_500)
 @given(fates())
 def test_many_histories(fate):
     live(fate)

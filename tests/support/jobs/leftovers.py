@@ -17,11 +17,13 @@ from support.jobs.nursery import MARK
 SHARED_MEMORY = Path("/dev/shm")
 GRACE = 15.0  # seconds that killed processes and launchers' clean-up may take to disappear
 
-# Python's own helper process, which serves the test process until that ends; and Ray's, which wait
-# for work and for clients as long as a file's session lasts.
+# Python's own helper process, which serves the test process until that ends; Ray's, which wait for
+# work and for clients as long as a file's session lasts; and Chromium's, which it starts of its own
+# accord at any time, and ends with itself.
 HELPERS = (
     *("multiprocessing.resource_tracker", "multiprocessing.forkserver"),
     *("ray::IDLE", "ray.util.client.server"),
+    "/chromium --type=",
 )
 
 
