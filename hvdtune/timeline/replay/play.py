@@ -23,6 +23,8 @@ from hvdtune.timeline.replay.program import Costs, Play, Program, typical
 WARM_UP = 1
 #: If CPUs are scarce: how many trials a step gets before its final replay.
 TRIALS = 2
+#: Trials that change the replayed overlap by less than this share of the step are at their end.
+SETTLED = 1e-9
 #: While batches run, a program still has at least this share of a CPU.
 LEAST_SHARE = 0.1
 #: A ridge, as a share of a step: programs also wait for other reasons, and batches' need of the
@@ -66,8 +68,8 @@ def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
         marks = [0.0]
         for one in stretch:
             scarce = len(one.overlapped) == ranks
-            step = (_contended if scarce else _Step)(one, rules, known, clocks, free)
-            clocks, free = step.run()
+            step = (_contended if scarce else _replayed)(one, rules, known, clocks, free)
+            clocks, free = step.ends, step.free
             late = max(0.0, marks[-1] + _least(one, step) - sum(clocks) / ranks)
             clocks = [clock + late for clock in clocks]
             marks.append(sum(clocks) / ranks)
@@ -142,6 +144,20 @@ def _gaps(program: Program) -> np.ndarray:
     return gaps
 
 
+def _replayed(
+    one: Play,
+    rules: Rules,
+    known: dict[tuple[int, ...], float],
+    clocks: list[float],
+    free: float,
+    stretch: float = 1.0,
+) -> _Step:
+    """The step after its replay."""
+    step = _Step(one, rules, known, clocks, free, stretch)
+    step.run()
+    return step
+
+
 def _contended(
     one: Play,
     rules: Rules,
@@ -149,9 +165,10 @@ def _contended(
     clocks: list[float],
     free: float,
 ) -> _Step:
-    """The step if CPUs are scarce. While batches run and a rank computes, both lose some of their
-    speed; the recorded times already contain the recorded step's loss. The overlap depends on the
-    durations and these on the overlap: trials begin with the recorded overlap."""
+    """The step after its replay if CPUs are scarce. While batches run and a rank computes, both
+    lose some of their speed; the recorded times already contain the recorded step's loss. The
+    overlap depends on the durations and these on the overlap: trials begin with the recorded
+    overlap."""
     each = one.lost
     lost = float(each.mean())
     stretch, overlapped = 1.0, one.overlapped
@@ -161,12 +178,15 @@ def _contended(
             computing_longer(program, float(delay))
             for program, delay in zip(one.programs, longer, strict=True)
         )
-        step = _Step(replace(one, programs=own), rules, known, clocks, free, stretch)
+        step = _Step(one, rules, known, clocks, free, stretch, own)
+        step.run()
         if trial == TRIALS:
             break
-        step.run()
         before, stretch = stretch, (1 - one.hidden * lost) / (1 - step.hidden() * lost)
-        overlapped = step.overlapped() * stretch / before
+        assumed, overlapped = overlapped, step.overlapped() * stretch / before
+        change = max(abs(stretch - before) * one.measured, *np.abs(overlapped - assumed).tolist())
+        if change <= SETTLED * one.measured:
+            break
     return step
 
 
@@ -178,8 +198,8 @@ def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[lis
         clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
         plays = []
         for one, behind in zip(stretch, stood, strict=True):
-            step = _Step(one, rules, known, clocks, free)
-            clocks, free = step.run()
+            step = _replayed(one, rules, known, clocks, free)
+            clocks, free = step.ends, step.free
             own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
             plays.append(_with_lost(own, rules, behind))
         result.append(plays)
@@ -212,8 +232,8 @@ def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, .
     seen: dict[tuple[int, ...], list[float]] = {}
     for stretch in stretches:
         for one in stretch:
-            for members, duration in one.recorded:
-                seen.setdefault(tuple(sorted(one.name[members].tolist())), []).append(duration)
+            for names, _, duration in one.batches:
+                seen.setdefault(names, []).append(duration)
     return {names: typical(np.array(durations)) for names, durations in seen.items()}
 
 
@@ -228,22 +248,23 @@ class _Step:
         clocks: list[float],
         free: float,
         stretch: float = 1.0,
+        programs: tuple[Program, ...] = (),
     ) -> None:
+        """`programs`: instead of the recorded ones."""
         self.one, self.rules, self.known = one, rules, known
         self.free = free  # when the engine is done with its batches
         self.shift = list(clocks)  # real time − own time of each rank
-        self.programs = one.programs
+        self.ends = list(clocks)  # after run()
+        self.programs = programs or one.programs
         count = len(one.name)
-        self.submitted = np.stack([np.where(np.isinf(p.submit), -inf, inf) for p in self.programs])
-        self.orders = [np.argsort(p.submit, kind="stable") for p in self.programs]
-        self.sorted = [p.submit[order] for p, order in zip(self.programs, self.orders, strict=True)]
-        self.own = [times[np.isfinite(times)].tolist() for times in self.sorted]
+        without = np.isinf([p.submit for p in self.programs])
+        self.submitted = np.where(without, -inf, inf)
         self.sent = [0] * len(self.programs)
         self.position = [0] * len(self.programs)
         self.blocked: dict[int, tuple[float, np.ndarray]] = {}
         self.missing: dict[int, set[int]] = {}  # what each blocked rank still waits for
         self.done = np.full(count, inf)
-        self.done[~np.isfinite(np.stack([p.submit for p in self.programs])).any(axis=0)] = -inf
+        self.done[without.all(axis=0)] = -inf
         self.waiting = np.ones(count, bool)  # not in a batch yet
         self.waiting[np.isneginf(self.done)] = False
         self.left = int(self.waiting.sum())
@@ -252,21 +273,19 @@ class _Step:
         self.running: deque[tuple[float, list[int]]] = deque()
         self.ran: list[tuple[float, float]] = []  # batches, begin and end
         self.stood: list[list[tuple[float, float]]] = [[] for _ in self.programs]  # blocked
-        self.names = one.name.tolist()
-        self.sizes = one.bytes.tolist()
-        self.alike = one.alike.tolist()
+        self.names, self.sizes, self.alike = one.lists
         self.reaches = sum(self.sizes) >= rules.threshold  # a batch may become full
         self.speed = self._speed() * stretch
 
-    def run(self) -> tuple[list[float], float]:
-        """Runs the step. The ranks' times at its end, and when the engine is free."""
+    def run(self) -> None:
+        """Run the step. `ends` are then the ranks' times at its end, `free` is when the engine is
+        done with its batches."""
         for rank in range(len(self.programs)):
             self._advance(rank)
         self._look()
         while self._turn():
             pass
-        ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
-        return ends, self.free
+        self.ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
 
     def overlapped(self) -> np.ndarray:
         """After run(): [ranks] ns for which batches ran while the rank was not blocked, with their
@@ -339,10 +358,11 @@ class _Step:
         self._submit(rank, inf)
 
     def _submit(self, rank: int, until: float) -> None:
-        sent, upto = self.sent[rank], bisect_right(self.own[rank], until)
+        program = self.programs[rank]
+        sent, upto = self.sent[rank], bisect_right(program.finite, until)
         if upto > sent:
-            times = self.sorted[rank][sent:upto]
-            self.submitted[rank, self.orders[rank][sent:upto]] = times + self.shift[rank]
+            times = program.submissions[sent:upto]
+            self.submitted[rank, program.order[sent:upto]] = times + self.shift[rank]
             self.sent[rank] = upto
 
     def _look(self) -> None:
@@ -429,24 +449,22 @@ class _Step:
             size += self.sizes[index]
         return batch, full or size >= threshold
 
-    def _usual(self, batch: list[int]) -> float:
-        """How long such a batch takes according to the recording."""
-        duration = self.known.get(tuple(sorted([self.names[index] for index in batch])))
-        if duration is None:
-            size = sum([self.sizes[index] for index in batch])
-            duration = self.rules.costs.duration(len(batch), size)
-        return duration
+    def _usual(self, names: tuple[int, ...], size: int) -> float:
+        """How long a batch with these tensors takes according to the recording."""
+        duration = self.known.get(names)
+        return self.rules.costs.duration(len(names), size) if duration is None else duration
 
     def _speed(self) -> float:
         """How much slower than usual batches were in this step: machines have slow periods."""
-        recorded = sum(duration for _, duration in self.one.recorded)
-        usual = sum(self._usual(members.tolist()) for members, _ in self.one.recorded)
+        recorded = sum(duration for _, _, duration in self.one.batches)
+        usual = sum(self._usual(names, size) for names, size, _ in self.one.batches)
         return float(np.clip(recorded / usual, 0.2, 5.0)) if usual > 0 else 1.0
 
     def _execute(self, batch: list[int], time: float) -> None:
         costs = self.rules.costs
         begin = max(time + costs.closing + costs.beginning, self.free + costs.gap)
-        duration = self.speed * self._usual(batch)
+        names = tuple(sorted([self.names[index] for index in batch]))
+        duration = self.speed * self._usual(names, sum([self.sizes[index] for index in batch]))
         if self.rules.slower is not None:
             duration *= self.rules.slower(self.one, batch)
         self.free = begin + duration

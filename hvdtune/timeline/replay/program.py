@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -40,6 +41,23 @@ class Program:
     submit: np.ndarray
     waits: tuple[tuple[float, np.ndarray], ...]
     compute: float
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """[T] the tensors in the order of their submissions."""
+        return np.argsort(self.submit, kind="stable")
+
+    @cached_property
+    def submissions(self) -> np.ndarray:
+        """[T] the times of submissions, sorted."""
+        sorted_: np.ndarray = self.submit[self.order]
+        return sorted_
+
+    @cached_property
+    def finite(self) -> list[float]:
+        """The times of the submissions that there are, sorted."""
+        times: list[float] = self.submissions[np.isfinite(self.submissions)].tolist()
+        return times
 
 
 @dataclass(frozen=True)
@@ -75,6 +93,19 @@ class Play:
     lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: The same for overlap with batches that it waited for in the recording.
     lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @cached_property
+    def batches(self) -> list[tuple[tuple[int, ...], int, float]]:
+        """Of the recorded batches: the names in it, sorted, its bytes, and its duration, ns."""
+        return [
+            (tuple(sorted(self.name[members].tolist())), int(self.bytes[members].sum()), duration)
+            for members, duration in self.recorded
+        ]
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[int]]:
+        """`name`, `bytes` and `alike` as lists."""
+        return self.name.tolist(), self.bytes.tolist(), self.alike.tolist()
 
 
 def programs(
