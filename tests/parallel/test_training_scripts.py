@@ -68,14 +68,6 @@ def load(path: Path) -> Weights:
     return weights
 
 
-def train(np: int, script: training_scripts.Script, file: Path) -> Weights:
-    """The weights that the script ends with under `hvdtune run`."""
-    path, arguments = script
-    launcher = hvdtune_command("run", "-np", str(np))
-    run_under(launcher, path, *arguments, "--save", file)
-    return load(file)
-
-
 def train_all(
     np: int,
     program: Callable[..., dict[str, str]],
@@ -128,9 +120,11 @@ def test_weights(np: int, expected: Callable[[str], Weights], tmp_path: Path) ->
 @pytest.mark.parametrize("name", long_too("gan", long=["uneven"]))
 def test_command(name: str, tmp_path: Path) -> None:
     """`hvdtune run -np 2 python SCRIPT`, as a user starts it."""
-    weights = train(2, script(name), tmp_path / "weights.pt")
+    path, arguments = script(name)
+    file = tmp_path / "weights.pt"
+    run_under(hvdtune_command("run", "-np", "2"), path, *arguments, "--save", file)
     plain, _ = train_all(1, training_scripts.run_plain, {name: script(name)}, tmp_path)
-    assert distance(weights, plain[name]) <= TOLERANCE
+    assert distance(load(file), plain[name]) <= TOLERANCE
 
 
 @pytest.mark.long
@@ -149,10 +143,12 @@ def test_resume(expected: Callable[[str], Weights], tmp_path: Path) -> None:
     """One rank stops after 2 of 3 epochs and two go on: momentum and learning rate included."""
     path, arguments = script("plain")
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint.pt"))
-    half = train(1, (path, ("--epochs", "2", *checkpoint)), tmp_path / "half.pt")
-    assert distance(half, expected("plain")) > UNRELATED
-    whole = train(2, (path, (*arguments, *checkpoint)), tmp_path / "whole.pt")
-    assert distance(whole, expected("plain")) <= TOLERANCE
+    half = {"half": (path, ("--epochs", "2", *checkpoint))}
+    weights, _ = train_all(1, training_scripts.run_distributed, half, tmp_path)
+    assert distance(weights["half"], expected("plain")) > UNRELATED
+    whole = {"whole": (path, (*arguments, *checkpoint))}
+    weights, _ = train_all(2, training_scripts.run_distributed, whole, tmp_path)
+    assert distance(weights["whole"], expected("plain")) <= TOLERANCE
 
 
 @pytest.mark.long
