@@ -12,8 +12,8 @@ from support.jobs.leftovers import left_by_test, look
 from support.jobs.nursery import MARK
 from support.tiers import EVERY
 
-# A job of so many ranks runs the table. A thorough one leaves nothing out; where the engine carries
-# what a face has understood, one number of ranks tells as much of the face as three.
+# A job of so many ranks runs the table. A thorough one has all forms of all but large tensors.
+# Where the engine carries what a face has understood, one number of ranks tells as much as three.
 QUICK = (1, 2, 3)
 LONG = [(3, True), (8, False)]
 if EVERY:

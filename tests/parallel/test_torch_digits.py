@@ -1,6 +1,6 @@
 """examples/digits.py: accuracy, equal weights, and one loss curve for any np.
 
-tests/launch/test_hosts.py starts it as a user does.
+tests/launch/test_hosts.py starts it as a user does, between hosts.
 """
 
 from __future__ import annotations

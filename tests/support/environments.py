@@ -48,13 +48,14 @@ class Environment:
     imports: tuple[str, ...] = ("tensorflow", "keras")
     newest_python: tuple[int, int] = (3, 13)
     of_a_client: bool = False
-    in_between: bool = False  # an older and a newer version have an environment, too
+    # With a Python up to this one, an older and a newer version have an environment, too.
+    in_between: tuple[int, int] = (0, 0)
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def on_request(self) -> bool:
         """Whether it is made only if it is asked for, by HVDTUNE_TEST_LONG=1."""
-        return self.of_a_client or self.in_between
+        return self.of_a_client or sys.version_info[:2] <= self.in_between
 
     def files(self, tests: Path) -> list[Path]:
         """The files of tests that run there; `tests` is their folder."""
@@ -86,7 +87,9 @@ ENVIRONMENTS = {
             ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
-        Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, in_between=True),
+        Environment(
+            "tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, in_between=(3, 12)
+        ),
         Environment(
             "tensorflow-2.19", ("tensorflow-cpu==2.19.*",), _OPERATIONS, newest_python=(3, 12)
         ),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hvdtune.timeline.replay import changes
+from hvdtune.timeline.replay import play as replay
 from hvdtune.timeline.replay.play import PRIOR_OVERLAP, Rules, play
 from hvdtune.timeline.replay.program import Costs, Play, Program
 
@@ -121,6 +122,27 @@ def test_a_program_that_waited_for_a_cpu_gets_it_when_batches_take_less_of_it():
     waited = contended([8])
     assert waited.base == pytest.approx(30 * MS)  # it waited in the recording, too
     assert waited.gain(changes.threshold(4 * MIB)) == pytest.approx(ridge(8, 16, 30) * 5 / 30)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_trials_that_change_nothing_more_are_the_last(size, monkeypatch):
+    seen = set()
+
+    def slower(one: Play, members: list[int]) -> float:
+        seen.add(one.programs[0].compute)
+        return one.programs[0].compute / (30 * MS)
+
+    def gains() -> list[float]:
+        sample = contended([8])
+        asked = replace(sample.rules, slower=slower)
+        return [sample.gain(changes.threshold(size * MIB)),
+                sample.gain(lambda s, _: changes.threshold(size * MIB)(s, asked))]  # fmt: skip
+
+    found = gains()
+    monkeypatch.setattr(replay, "SETTLED", -1.0)  # never
+    assert gains() == pytest.approx(found, abs=1e-8)
+    # A rule is asked about the programs of its trial.
+    assert (len(seen) > 1) == (size > 1)
 
 
 def test_no_step_is_quicker_than_the_work_of_its_cpus():

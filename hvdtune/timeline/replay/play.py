@@ -21,9 +21,9 @@ from hvdtune.timeline.replay.program import Costs, Play, Program, typical
 
 #: Steps of each stretch that are not counted: until the ranks are as far apart as usual.
 WARM_UP = 1
-#: If CPUs are scarce: how many trials a step gets before its final replay.
+#: If CPUs are scarce: how many trials a step gets at most before its final replay.
 TRIALS = 2
-#: Trials that change the replayed overlap by less than this share of the step are at their end.
+#: If a trial changes the overlap by at most this share of the step, it is the final replay.
 SETTLED = 1e-9
 #: While batches run, a program still has at least this share of a CPU.
 LEAST_SHARE = 0.1
@@ -150,10 +150,9 @@ def _replayed(
     known: dict[tuple[int, ...], float],
     clocks: list[float],
     free: float,
-    stretch: float = 1.0,
 ) -> _Step:
     """The step after its replay."""
-    step = _Step(one, rules, known, clocks, free, stretch)
+    step = _Step(one, rules, known, clocks, free)
     step.run()
     return step
 
@@ -210,7 +209,7 @@ def computing_longer(program: Program, delay: float) -> Program:
     """The program with its computing between the first submission and the last wait longer by
     `delay`, ns (shorter if negative)."""
     finite = np.isfinite(program.submit)
-    if not finite.any() or not program.waits:
+    if delay == 0 or not finite.any() or not program.waits:
         return program
     first = float(program.submit[finite].min())
     last = max(time for time, _ in program.waits)
@@ -252,6 +251,8 @@ class _Step:
     ) -> None:
         """`programs`: instead of the recorded ones."""
         self.one, self.rules, self.known = one, rules, known
+        # What the rules are asked about; `one` keeps what all replays of the step share.
+        self.asked = replace(one, programs=programs) if programs and rules.slower else one
         self.free = free  # when the engine is done with its batches
         self.shift = list(clocks)  # real time − own time of each rank
         self.ends = list(clocks)  # after run()
@@ -466,7 +467,7 @@ class _Step:
         names = tuple(sorted([self.names[index] for index in batch]))
         duration = self.speed * self._usual(names, sum([self.sizes[index] for index in batch]))
         if self.rules.slower is not None:
-            duration *= self.rules.slower(self.one, batch)
+            duration *= self.rules.slower(self.asked, batch)
         self.free = begin + duration
         self.running.append((self.free, batch))
         self.ran.append((begin, self.free))

@@ -23,7 +23,7 @@ GRACE = 15.0  # seconds that killed processes and launchers' clean-up may take t
 HELPERS = (
     *("multiprocessing.resource_tracker", "multiprocessing.forkserver"),
     *("ray::IDLE", "ray.util.client.server"),
-    "/chromium --type=",
+    *("/chromium --type=", "/chrome --type="),
 )
 
 
