@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs.ranks import clean_environment, hvdtune_command, new_directory, run_under
+from support.tiers import EVERY
 
 import hvdtune
 
@@ -177,6 +178,9 @@ def test_all_of_it_as_written(tmp_path: Path, prepare: Callable[[Path], None]) -
 
 
 @pytest.mark.long
+@pytest.mark.skipif(
+    not EVERY, reason="builds and installs all again, as .ci/run has: HVDTUNE_TEST_LONG=1"
+)
 @pytest.mark.timeout(3600)
 def test_all_of_it_in_a_fresh_clone_with_a_new_environment(tmp_path: Path) -> None:
     """All but the tests themselves (README's second command)."""
