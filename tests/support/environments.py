@@ -69,6 +69,7 @@ class Environment:
         return "\n".join([f"# Python {version}", *self.requirements, *self.without_dependencies])
 
 
+# Those whose tests take longest are first: with `-n 2` the last test ends alone.
 ENVIRONMENTS = {
     one.name: one
     for one in (
@@ -86,6 +87,17 @@ ENVIRONMENTS = {
                 "frameworks/test_mxnet*.py",
             ),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
+        ),
+        Environment(
+            "clusters",
+            (
+                *("ray[default]==2.60.*", "pyspark==4.3.*", "pandas", "pyarrow", "fsspec"),
+                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", *_KERAS),
+            ),
+            ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
+            but=() if _JAVA else _SPARK,
+            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
+            variables={"KERAS_BACKEND": "torch"},
         ),
         Environment(
             "tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, in_between=(3, 12)
@@ -109,17 +121,6 @@ ENVIRONMENTS = {
             ("frameworks/test_mxnet*.py", "conformance/test_mxnet_face.py"),
             imports=("mxnet", "numpy"),
             newest_python=(3, 11),
-        ),
-        Environment(
-            "clusters",
-            (
-                *("ray[default]==2.60.*", "pyspark==4.3.*", "pandas", "pyarrow", "fsspec"),
-                *("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard", *_KERAS),
-            ),
-            ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
-            but=() if _JAVA else _SPARK,
-            imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
-            variables={"KERAS_BACKEND": "torch"},
         ),
         Environment(
             "keras-hub",
