@@ -18,7 +18,7 @@ from support.tiers import EVERY
 import hvdtune
 
 TESTS = ROOT / "tests"
-SECONDS = 2400.0  # for an environment's quick tests, which take a quarter of that on two cores
+SECONDS = 1200.0  # for an environment's quick tests, which take half of that on two cores
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # pip may take long
 
 

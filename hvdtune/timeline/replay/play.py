@@ -67,8 +67,10 @@ def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
         clocks, free = [0.0] * ranks, 0.0
         marks = [0.0]
         for one in stretch:
-            scarce = len(one.overlapped) == ranks
-            step = (_contended if scarce else _replayed)(one, rules, known, clocks, free)
+            if len(one.overlapped) == ranks:
+                step = _contended(one, rules, known, clocks, free)
+            else:
+                step = _Step(one, rules, known, clocks, free).run()
             clocks, free = step.ends, step.free
             late = max(0.0, marks[-1] + _least(one, step) - sum(clocks) / ranks)
             clocks = [clock + late for clock in clocks]
@@ -144,19 +146,6 @@ def _gaps(program: Program) -> np.ndarray:
     return gaps
 
 
-def _replayed(
-    one: Play,
-    rules: Rules,
-    known: dict[tuple[int, ...], float],
-    clocks: list[float],
-    free: float,
-) -> _Step:
-    """The step after its replay."""
-    step = _Step(one, rules, known, clocks, free)
-    step.run()
-    return step
-
-
 def _contended(
     one: Play,
     rules: Rules,
@@ -177,8 +166,7 @@ def _contended(
             computing_longer(program, float(delay))
             for program, delay in zip(one.programs, longer, strict=True)
         )
-        step = _Step(one, rules, known, clocks, free, stretch, own)
-        step.run()
+        step = _Step(one, rules, known, clocks, free, stretch, own).run()
         if trial == TRIALS:
             break
         before, stretch = stretch, (1 - one.hidden * lost) / (1 - step.hidden() * lost)
@@ -197,7 +185,7 @@ def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[lis
         clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
         plays = []
         for one, behind in zip(stretch, stood, strict=True):
-            step = _replayed(one, rules, known, clocks, free)
+            step = _Step(one, rules, known, clocks, free).run()
             clocks, free = step.ends, step.free
             own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
             plays.append(_with_lost(own, rules, behind))
@@ -278,15 +266,16 @@ class _Step:
         self.reaches = sum(self.sizes) >= rules.threshold  # a batch may become full
         self.speed = self._speed() * stretch
 
-    def run(self) -> None:
-        """Run the step. `ends` are then the ranks' times at its end, `free` is when the engine is
-        done with its batches."""
+    def run(self) -> _Step:
+        """The step itself, after its replay: `ends` are the ranks' times at its end, `free` is when
+        the engine is done with its batches."""
         for rank in range(len(self.programs)):
             self._advance(rank)
         self._look()
         while self._turn():
             pass
         self.ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
+        return self
 
     def overlapped(self) -> np.ndarray:
         """After run(): [ranks] ns for which batches ran while the rank was not blocked, with their
