@@ -59,7 +59,7 @@ def build(sanitizer: str, directory: Path, target: str = "all") -> Path:
         "HVDTUNE_BUILD_PYTHON": "OFF",
         "HVDTUNE_BUILD_TESTS": "ON",
         "HVDTUNE_BUILD_IN_BATCHES": "ON",
-        # No GPU runs here, and the fake one compiles the kernels for the host.
+        # No GPU runs here; the fake one has the kernels, compiled for the host (host_kernels.cc).
         "HVDTUNE_BUILD_CUDA": "OFF",
         "HVDTUNE_SANITIZE": sanitizer,
         "CMAKE_BUILD_TYPE": "None",
