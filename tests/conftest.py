@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ NATIVE = TESTS / "native"
 MANY = 200
 BUILDS = pytest.StashKey[NativeBuilds]()
 ENVIRONMENTS_MADE = pytest.StashKey[Making]()
+# Tests that have begun and not ended, and when they began, s. With `-n`, those of all processes.
+RUNNING: dict[str, float] = {}
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -161,8 +164,21 @@ def nothing_left_behind(
     assert not left, "the test left something behind: " + "; ".join(left)
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """A test begins."""
+    RUNNING[nodeid] = time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """A test has ended."""
+    RUNNING.pop(nodeid, None)
+
+
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Show why a test needed its second try (`--reruns 1` in .ci/run)."""
+    """Show which tests were running if the others were interrupted, and why a test needed its
+    second try (`--reruns 1` in .ci/run)."""
+    for nodeid, began in RUNNING.items():
+        terminalreporter.line(f"running for {time.monotonic() - began:.0f} s: {nodeid}", red=True)
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"RERUN {report.nodeid}: its first try failed", sep="=")
         report.toterminal(terminalreporter._tw)
