@@ -41,6 +41,9 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     *((), (0,), (1,), (5,), (3, 0, 2), (17, 3, 2), (1000,)),
     (150_001,),  # several chunks, and an end that fits in no vector
 )
+# What a face makes of a shape is the same for any number of ranks: up to SMALL of them see few.
+FEW: tuple[tuple[int, ...], ...] = ((), (0,), (17, 3, 2), (1000,))
+SMALL = 2
 LARGE = 100_000  # elements
 MIXED = "mixed"  # the type of groups, in keys
 
@@ -176,10 +179,10 @@ def ops_of(dtype: str) -> tuple[str, ...]:
     return tuple(op for op in OPS if not (dtype == "bool" and op == "Average"))
 
 
-def _shapes(rows: bool = False) -> Iterator[tuple[int, ...]]:
+def _shapes(size: int, thorough: bool, rows: bool = False) -> list[tuple[int, ...]]:
     """The shapes of single forms: with a first dimension only, if these need ``rows``."""
-    yield from (shape for shape in SHAPES if shape or not rows)
-    yield (LARGEST,)
+    found = FEW if size <= SMALL and not thorough else (*SHAPES, (LARGEST,))
+    return [shape for shape in found if shape or not rows]
 
 
 class Turns:
@@ -210,7 +213,7 @@ class Turns:
 def allreduce(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type, shape and operator."""
     turns = Turns(face, ALLREDUCES, thorough)
-    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes())):
+    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(size, thorough))):
         ops = ops_of(dtype)
         if shape == (LARGEST,) and not thorough:
             ops = (ops[index % len(ops)],)
@@ -257,7 +260,9 @@ def grouped_allreduce(face: Face, size: int, thorough: bool) -> Iterator[Case]:
 def allgather(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape, with another number of rows on every rank."""
     turns = Turns(face, ALLGATHERS, thorough)
-    for dtype, shape in product(face.dtypes, [*_shapes(rows=True), (4, 0), (7, 2, 2)]):
+    for dtype, shape in product(
+        face.dtypes, [*_shapes(size, thorough, rows=True), (4, 0), (7, 2, 2)]
+    ):
         if shape == (LARGEST,):
             shape = (LARGEST // size,)
         for form, named in turns(shape):
@@ -275,7 +280,7 @@ def grouped_allgather(face: Face, size: int, thorough: bool) -> Iterator[Case]:
 def broadcast(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape from every root; the largest take the roots in turn."""
     turns = Turns(face, BROADCASTS, thorough)
-    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes())):
+    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(size, thorough))):
         is_large = prod(shape) > 1000
         for root in [index % size] if is_large else range(size):
             for form, named in turns(shape):
@@ -286,7 +291,7 @@ def alltoall(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape with even parts, and with splits in every form that they may have."""
     turns = Turns(face, ALLTOALLS, thorough)
     kinds = ("", "list", "tuple", "tensor")
-    for dtype, shape in product(face.dtypes, [*_shapes(rows=True), (12, 2)]):
+    for dtype, shape in product(face.dtypes, [*_shapes(size, thorough, rows=True), (12, 2)]):
         for splits in ("", "list") if prod(shape) > 1000 else kinds:
             for form, named in turns(shape):
                 yield Case(form, ((dtype, shape),), splits=splits, named=named)
@@ -296,7 +301,7 @@ def reducescatter(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape, Sum and Average, with factors and without."""
     turns = Turns(face, REDUCESCATTERS, thorough)
     types = [dtype for dtype in face.dtypes if dtype != "bool"]
-    shapes = [*_shapes(rows=True), (2 * size + 1, 4), (2 * size, 3)]
+    shapes = [*_shapes(size, thorough, rows=True), (2 * size + 1, 4), (2 * size, 3)]
     for dtype, shape, op in product(types, shapes, OPS[:2]):
         for scale in ((1.0, 1.0), (0.5, 3.0)):
             if scale == (1.0, 1.0) or prod(shape) <= 1000:
@@ -340,7 +345,7 @@ def keys(face: Face) -> list[Key]:
     """What a test of one case's result can be named after."""
     found: dict[Key, None] = {}
     for make in OPERATIONS.values():
-        found |= dict.fromkeys(case.key for case in make(face, 2, False))
+        found |= dict.fromkeys(case.key for case in make(face, SMALL + 1, False))
     return list(found)
 
 

@@ -13,21 +13,24 @@ from support.jobs.nursery import MARK
 from support.tiers import EVERY
 
 # A job of so many ranks runs the table. A thorough one has all forms of all but large tensors.
-# Where the engine carries what a face has understood, one number of ranks tells as much as three.
+# Where the engine carries what a face has understood, one number of ranks tells as much as three,
+# and one face as much as all: more ranks than that are NumPy's.
 QUICK = (1, 2, 3)
-LONG = [(3, True), (8, False)]
+LONG = [(3, True)]
+MANY = [(8, False)]
 if EVERY:
-    LONG += [(2, True), (8, True)]
+    LONG += [(2, True), (8, True), *MANY]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.cls is None or not issubclass(metafunc.cls, FaceConformance):
         return
     names = metafunc.fixturenames
+    many = metafunc.cls.face.hvd.__name__ == "hvdtune"
     if "np" in names:
         long = [
             pytest.param(np, thorough, marks=pytest.mark.long, id=f"np{np}{'-thorough' * thorough}")
-            for np, thorough in LONG
+            for np, thorough in dict.fromkeys([*LONG, *(MANY if many else ())])
         ]
         quick = [pytest.param(np, False, id=f"np{np}") for np in QUICK]
         metafunc.parametrize("np, thorough", [*quick, *long])

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]  # pip may take long
 def test_in_environment(name: str, tmp_path: Path):
     environment = ENVIRONMENTS[name]
     if environment.on_request and not EVERY:
-        pytest.skip("a client's own environment, or a version in between: HVDTUNE_TEST_LONG=1")
+        pytest.skip("a client's own environment, or an older version: HVDTUNE_TEST_LONG=1")
     files = environment.files(TESTS)
     assert files, f"{name} has no tests"
     python = python_of(environment)

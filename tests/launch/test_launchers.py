@@ -294,7 +294,7 @@ DIGITS = [
     *(("ssh", "", "hosts first"), ("mpi", "MPI", "hosts first"), ("ssh", "GLOO", "hosts first")),
 ]
 if not EVERY:
-    DIGITS = [DIGITS[5], DIGITS[10]]
+    DIGITS = [DIGITS[5]]
 
 
 @pytest.mark.timeout(400)

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,11 +162,12 @@ def among_modules_of_the_users(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("prepare", [in_a_checkout, among_modules_of_the_users])
-def test_all_of_it_as_written(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
+def test_all_of_it_as_written(tmp_path: Path) -> None:
+    """In a checkout that also has modules of the user's."""
     folder = tmp_path / "here"
     folder.mkdir()
-    prepare(folder)
+    in_a_checkout(folder)
+    among_modules_of_the_users(folder)
     executed = tmp_path / "executed"
     executed.touch()
     environ = {**with_commands(tmp_path), "EXECUTED": str(executed)}

@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -27,14 +30,31 @@ extern "C" int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock,
 
 #endif
 
+namespace {
+
+constexpr unsigned kLongest = 240;  // that a test may take under any sanitizer, seconds
+std::string hung;                   // what is said if the test that runs now takes longer
+
+/// A test hangs: nothing may be locked or allocated here.
+void end_all(int) {
+  (void)!write(STDOUT_FILENO, hung.data(), hung.size());
+  _exit(1);
+}
+
+}  // namespace
+
 /// Usage: PROGRAM [TEXT]. Runs the tests whose "file.name" contains TEXT; 0 if all of them passed.
+/// A test that hangs is the last one.
 int main(int argc, char** argv) {
   const char* filter = argc > 1 ? argv[1] : "";
   int passed = 0;
   int failed = 0;
+  std::signal(SIGALRM, end_all);
   for (const auto& test : hvdtune::testing::all_tests()) {
     const std::string name = std::filesystem::path(test.file).stem().string() + "." + test.name;
     if (name.find(filter) == std::string::npos) continue;
+    hung = "FAILED " + name + ": not over after " + std::to_string(kLongest) + " s\n";
+    alarm(kLongest);
     try {
       test.body();
       ++passed;
@@ -42,6 +62,7 @@ int main(int argc, char** argv) {
       ++failed;
       std::printf("FAILED %s: %s\n", name.c_str(), error.what());
     }
+    alarm(0);
     std::fflush(stdout);
   }
   std::printf("%d passed, %d failed\n", passed, failed);

@@ -13,7 +13,7 @@ import pytest
 from support import native_runs
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.native_builds import COMPILER, SANITIZERS, BuildFailed, NativeBuilds
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 import hvdtune
 
@@ -106,7 +106,7 @@ def test_messages_over_tcp(mpi: Mpi, programs: Callable[[str], Path]) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"])
+@pytest.mark.parametrize("name", ["gloo_communicator", "gloo_hosts"][: None if EVERY else 1])
 def test_the_communicator_over_gloo(name: str, programs: Callable[..., Path]) -> None:
     if not hvdtune.gloo_built():
         pytest.skip("hvdtune was built without Gloo (Debian: libgloo-dev)")

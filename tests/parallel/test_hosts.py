@@ -26,7 +26,7 @@ from support.jobs.ranks import (
     run_ranks,
     start_ranks,
 )
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 # Ranks of each host.
 LAYOUTS = {"2x1": [1, 1], "2x2": [2, 2], "1+3": [1, 3], "4x1": [1, 1, 1, 1]}
@@ -35,7 +35,7 @@ STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 @pytest.mark.timeout(400)
 @pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS if EVERY else [*LAYOUTS][:3])
 def test_against_numpy(layout: str) -> None:
     hosts = LAYOUTS[layout]
     blocks = data_planes.ALL

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,12 @@ WAYS: dict[str, dict[str, str]] = {"flat": {}, "hosts first": HIERARCHY}
 PLANES = [GLOO, *MPIS]
 # Ranks of each host.
 LAYOUTS = {"1+3": [1, 3], "2+1+2": [2, 1, 2]}
-CELLS = [
-    (plane, way, layout)
-    for number, plane in enumerate(PLANES)
-    for way_number, way in enumerate(WAYS)
-    for layout_number, layout in enumerate(LAYOUTS)
-    if EVERY or (number + way_number + layout_number) % 2 == 0
-]
+CELLS = [*product(PLANES, WAYS, LAYOUTS)]
+if not EVERY:  # each plane in another way and layout than the others
+    CELLS = [
+        (plane, way, layout)
+        for plane, (way, layout) in zip(PLANES, product(WAYS, LAYOUTS), strict=True)
+    ]
 
 
 @cache

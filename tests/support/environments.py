@@ -43,19 +43,20 @@ class Environment:
     name: str
     requirements: tuple[str, ...]
     tests: tuple[str, ...]  # patterns, below tests/
+    within: str = ""  # the environment whose packages it has, if not its own
     but: tuple[str, ...] = ()  # patterns of what `tests` also finds, but does not run here
     without_dependencies: tuple[str, ...] = ()
     imports: tuple[str, ...] = ("tensorflow", "keras")
     newest_python: tuple[int, int] = (3, 13)
     of_a_client: bool = False
-    # With a Python up to this one, an older and a newer version have an environment, too.
-    in_between: tuple[int, int] = (0, 0)
+    # With a Python up to this one, a newer version tells as much, as a rule.
+    older: tuple[int, int] = (0, 0)
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def on_request(self) -> bool:
         """Whether it is made only if it is asked for, by HVDTUNE_TEST_LONG=1."""
-        return self.of_a_client or sys.version_info[:2] <= self.in_between
+        return self.of_a_client or sys.version_info[:2] <= self.older
 
     def files(self, tests: Path) -> list[Path]:
         """The files of tests that run there; `tests` is their folder."""
@@ -86,6 +87,8 @@ ENVIRONMENTS = {
                 *("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
                 "frameworks/test_mxnet*.py",
             ),
+            # tf-keras requires `tensorflow`, which would be installed over tensorflow-cpu.
+            without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
         ),
         Environment(
@@ -97,20 +100,25 @@ ENVIRONMENTS = {
             ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
             but=() if _JAVA else _SPARK,
             imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
-            variables={"KERAS_BACKEND": "torch"},
+            # Programs this short end before what Java compiles for long ones has paid.
+            variables={
+                "KERAS_BACKEND": "torch",
+                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            },
         ),
+        Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, older=(3, 13)),
         Environment(
-            "tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, in_between=(3, 12)
+            "tensorflow-2.19",
+            ("tensorflow-cpu==2.19.*",),
+            _OPERATIONS,
+            newest_python=(3, 12),
+            older=(3, 12),
         ),
-        Environment(
-            "tensorflow-2.19", ("tensorflow-cpu==2.19.*",), _OPERATIONS, newest_python=(3, 12)
-        ),
-        # tf-keras requires `tensorflow`, which would be installed over tensorflow-cpu.
         Environment(
             "tf-keras",
-            ("tensorflow-cpu==2.21.*",),
+            (),
             ("frameworks/test_keras_legacy*.py",),
-            without_dependencies=("tf-keras==2.21.*",),
+            within="tensorflow-2.21",
             imports=("tensorflow", "tf_keras"),
             variables={"TF_USE_LEGACY_KERAS": "1"},
         ),
@@ -149,13 +157,16 @@ def python_of(environment: Environment) -> Path:
     if sys.version_info[:2] > environment.newest_python:
         newest = ".".join(map(str, environment.newest_python))
         pytest.skip(f"{environment.name} needs Python {newest} or older")
+    environment = ENVIRONMENTS.get(environment.within, environment)
     folder = place() / environment.name
     python = folder / "bin" / "python"
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not is_finished(folder, environment):
             shutil.rmtree(folder, ignore_errors=True)
             _run([sys.executable, "-m", "venv", str(folder)])
-            pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+            # What is imported is compiled then: a small part of all.
+            pip = [str(python), "-m", "pip", "install", "-q", "--no-compile"]
+            pip.append("--disable-pip-version-check")
             _run([*pip, *environment.requirements])
             if environment.without_dependencies:
                 _run([*pip, "--no-deps", *environment.without_dependencies])

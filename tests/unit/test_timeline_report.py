@@ -378,7 +378,7 @@ def test_bandwidths_in_words(rate: float, text: str) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_sizes_count_in_1024_and_bandwidths_in_1000(name: str) -> None:
-    jobs = [replace(job, steps=24) for job in PLANTED[name]]
+    jobs = [replace(job, steps=12) for job in PLANTED[name]]
     jobs[0] = replace(jobs[0], framework="")
     bad, good = (analyse(recording(job)) for job in jobs)
     numbers = document.numbers_of(bad, findings(bad))
