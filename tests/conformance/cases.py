@@ -2,7 +2,8 @@
 
 A case is complete without a face and without ranks: ``given`` is what one of them brings, and
 ``faults`` compares what came back with NumPy. In the quick tier the forms of an operation take
-turns over types, shapes and operators; the thorough one leaves out only forms of large tensors.
+turns over types, shapes and operators; the thorough one has all of them, with a name or without,
+but for large tensors.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ class Turns:
         kind = shape if self._thorough else ()
         self._turns[kind] += 1
         if self._thorough and prod(shape) < LARGE:
-            return [(form, named) for form in self._forms for named in (False, True)]
+            first = self._turns[kind]  # a name is on and off for each form
+            return [(form, bool((first + at) % 2)) for at, form in enumerate(self._forms)]
         if not self._forms:
             return []
         turn, count = self._turns[kind], len(self._forms)

@@ -37,6 +37,10 @@ if not EVERY:  # each plane in another way and layout than the others
     ]
 
 
+TWO = [GLOO, OPEN_MPI]
+BY_MPI, BY_GLOO = (TWO, TWO) if EVERY else ([OPEN_MPI], [GLOO])
+
+
 @cache
 def by_sockets(way: str, layout: str) -> tuple[Any, ...]:
     return run_ranks(
@@ -65,7 +69,7 @@ def test_results_are_those_of_sockets_bit_for_bit(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("plane", PLANES if EVERY else [GLOO, OPEN_MPI], ids=str)
+@pytest.mark.parametrize("plane", PLANES if EVERY else BY_MPI, ids=str)
 def test_hosts_first_against_numpy(plane: Mpi | str, tmp_path: Path) -> None:
     blocks = ("allreduce", "allgather")
     reports = run_on(plane, [3, 1], tmp_path, numpy_face.run, blocks, env=HIERARCHY).values
@@ -73,7 +77,7 @@ def test_hosts_first_against_numpy(plane: Mpi | str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
+@pytest.mark.parametrize("plane", BY_GLOO, ids=str)
 def test_process_sets(plane: Mpi | str, tmp_path: Path) -> None:
     """Some of one host, some of several, come and go."""
     for way in WAYS.values():
@@ -83,7 +87,7 @@ def test_process_sets(plane: Mpi | str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
+@pytest.mark.parametrize("plane", BY_GLOO, ids=str)
 def test_join(plane: Mpi | str, tmp_path: Path) -> None:
     names = run_on(plane, [2, 2], tmp_path, torch_join.run_uneven, env=HIERARCHY).values
     assert names[0]
@@ -91,7 +95,7 @@ def test_join(plane: Mpi | str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plane", [GLOO, OPEN_MPI], ids=str)
+@pytest.mark.parametrize("plane", BY_MPI, ids=str)
 def test_start_and_stop_again(plane: Mpi | str, tmp_path: Path) -> None:
     program = programs.start_and_stop
     assert run_on(plane, [2, 1], tmp_path, program, 3, env=HIERARCHY).values == (3,) * 3

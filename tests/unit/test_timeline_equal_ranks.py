@@ -12,7 +12,7 @@ import pytest
 from equal_ranks import named
 from support.tiers import EVERY
 
-RECORDINGS = 1000 if EVERY else 240
+RECORDINGS = 1000 if EVERY else 160
 #: Of them at most this share names somebody.
 MOST = 0.01
 
