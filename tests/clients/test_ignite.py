@@ -19,7 +19,7 @@ JOB = hvdtune_command("run", "-np", "2", sys.executable, TRAINING)
 # Ways to join a job, which the same ranks go one after the other. Then ways to have Ignite start
 # one; for those that it starts itself, `parallel` calls `spawn`.
 JOINING = ("joined", "initialized", "context")
-STARTING = ("spawn", "parallel") if EVERY else ()
+STARTING = ("spawn", "parallel") if EVERY else ("parallel",)
 
 
 @pytest.fixture(scope="module")

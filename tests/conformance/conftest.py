@@ -26,11 +26,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.cls is None or not issubclass(metafunc.cls, FaceConformance):
         return
     names = metafunc.fixturenames
-    many = metafunc.cls.face.hvd.__name__ == "hvdtune"
     if "np" in names:
         long = [
             pytest.param(np, thorough, marks=pytest.mark.long, id=f"np{np}{'-thorough' * thorough}")
-            for np, thorough in dict.fromkeys([*LONG, *(MANY if many else ())])
+            for np, thorough in dict.fromkeys([*LONG, *(MANY if metafunc.cls.many else ())])
         ]
         quick = [pytest.param(np, False, id=f"np{np}") for np in QUICK]
         metafunc.parametrize("np, thorough", [*quick, *long])

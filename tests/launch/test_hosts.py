@@ -22,7 +22,6 @@ from support.jobs.ranks import (
     start_under,
     tool,
 )
-from support.tiers import EVERY
 
 import hvdtune
 
@@ -248,7 +247,6 @@ def test_hosts_that_go_first_send_as_one_rank_each(rig, environment):
     assert all(count >= 2 * size for count in sent())
 
 
-@pytest.mark.skipif(not EVERY, reason="test_launchers.py has it, too: HVDTUNE_TEST_LONG=1")
 def test_digits_end_with_the_same_weights_as_on_one_host(rig, environment, tmp_path):
     """And the losses of all steps on the way are the same, bit for bit."""
     logs = tmp_path / "one host", tmp_path / "two hosts"

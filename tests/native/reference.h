@@ -78,10 +78,6 @@ inline const HalfFormat& half_format(DType dtype) {
 
 inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
 
-inline bool is_floating(DType dtype) {
-  return is_half(dtype) || dtype == DType::kFloat32 || dtype == DType::kFloat64;
-}
-
 /// Calls `f` with a value of the C++ type that holds one element of `dtype`.
 template <class F>
 auto with_storage(DType dtype, F&& f) {

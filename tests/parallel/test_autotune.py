@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from rank_programs import tuned
 from support.jobs.ranks import RanksResult, hvdtune_command, run_ranks, run_under
-from support.tiers import EVERY
 
 from hvdtune.autotune.memory.store import Store
 from hvdtune.autotune.report import log
@@ -295,7 +294,6 @@ def test_an_elastic_reset_goes_on_with_what_was_found(tmp_path: Path, torch_prog
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not EVERY, reason="one more of its kind: HVDTUNE_TEST_LONG=1")
 def test_lightning(tmp_path: Path, torch_programs: Any) -> None:
     pytest.importorskip("lightning")
     path = tmp_path / "log.csv"

@@ -78,7 +78,7 @@ def test_readme_has_its_two_commands_and_ci_runs_the_second():
         [ROOT / ".ci" / "run", "--print"], capture_output=True, text=True, check=True
     )
     assert printed.stdout == second
-    assert "python -m pytest -m long -n 2 " in text_of(ROOT / ".ci" / "run")
+    assert "\n  python -m pytest -m long -n 2 --durations" in text_of(ROOT / ".ci" / "run")
 
 
 def test_the_page_of_settings_is_the_one_made_from_the_table():
