@@ -391,7 +391,7 @@ def test_a_replay_without_a_change_takes_what_was_recorded(seed):
     joint = join(recording(job))
     steps = find_steps(joint)
     plays = programs(joint, steps, range(2, 20))
-    played = play([plays], Rules(job.threshold, job.cycle * 1e9, costs(joint, steps)))
+    played = play([plays], Rules(job.threshold, job.cycle * 1e9, costs(joint, steps))).mean()
     measured = np.mean([one.measured for one in plays[1:]])
     assert played == pytest.approx(measured, rel=0.03)
 
@@ -428,14 +428,14 @@ def test_free_communication_leaves_the_computing(two_ranks):
     plays, own = two_ranks
     free = replace(own, batch=0, tensor=0, byte=0, closing=0, beginning=0, gap=0, waking=0)
     silent = [replace(one, recorded=()) for one in plays]
-    played = play([silent], Rules(128 * MIB, 1e6, free))
+    played = play([silent], Rules(128 * MIB, 1e6, free)).mean()
     assert played == pytest.approx(max(p.compute for p in plays[0].programs), rel=0.01)
 
 
 def test_slower_batches_make_longer_steps_and_never_shorter_ones(two_ranks):
     plays, own = two_ranks
     times = [
-        play([plays], Rules(128 * MIB, 1e6, own, lambda one, batch, f=factor: f))
+        play([plays], Rules(128 * MIB, 1e6, own, lambda one, batch, f=factor: f)).mean()
         for factor in (0.0, 0.5, 1.0, 2.0, 20.0)
     ]
     assert times == sorted(times)
@@ -448,4 +448,4 @@ def test_a_recording_with_gaps_can_be_played(two_ranks):
     # What is waited for is never submitted by the other rank.
     lame = replace(nobody, submit=np.full(8, 1e9), waits=(), compute=1e9)
     stuck = replace(plays[0], programs=(nobody, replace(lame, submit=np.full(8, np.inf))))
-    assert np.isfinite(play([[stuck, stuck]], Rules(128 * MIB, 1e6, own)))
+    assert np.isfinite(play([[stuck, stuck]], Rules(128 * MIB, 1e6, own)).mean())

@@ -223,21 +223,27 @@ def test_who_submits_all_and_then_waits_for_each_waits_for_none_alone():
     assert not alone.waits_alone(program([1, 2, 3], [(4, [0]), (5, [1]), (6, [2])]))
 
 
-@pytest.mark.parametrize(("threshold", "played"), [(64 * MIB, 3), (0, 4)])
-def test_what_makes_no_difference_is_not_played(threshold, played, monkeypatch):
-    """Thresholds that the 5 MiB of a step do not reach, and what is set already."""
-    job = Job(ranks=2, steps=8, tensors=tensors(40, 128 << 10), threshold=threshold)
+@pytest.mark.parametrize("cycle", [0.05e-3, 1e-3, 0.1])
+@pytest.mark.parametrize("threshold", [0, 2 * MIB, 64 * MIB])
+def test_what_makes_no_difference_is_not_played(threshold, cycle, monkeypatch):
+    """Thresholds that the 5 MiB of a step do not reach, cycles in which somebody always waits
+    before they are over, and what is set already."""
+    job = Job(ranks=2, steps=8, tensors=tensors(40, 128 << 10), threshold=threshold, cycle=cycle)
     sample = case_of(job).sample
-    sizes = {float(mib): sample.gain(changes.threshold(mib * MIB)) for mib in traffic.THRESHOLDS}
-    cycles = {ms: sample.gain(changes.cycle(ms * 1e6)) for ms in traffic.CYCLES}
+    thresholds = [mib * MIB for mib in traffic.THRESHOLDS]
+    cycles = [ms * 1e6 for ms in traffic.CYCLES]
+    sizes = [sample.gain(changes.threshold(value)) for value in thresholds]
+    times = [sample.gain(changes.cycle(value)) for value in cycles]
+    assert len({round(gain, 9) for gain in sizes}) > 1
     calls = []
 
-    def gain(change):
+    def replay(change):
         calls.append(change)
-        return sample.gain_and_error(change)[0]
+        return changes.Bench.replay(sample, change)
 
-    monkeypatch.setattr(sample, "gain", gain)
-    assert traffic._of_thresholds(sample) == sizes
-    assert len(calls) == played  # 1, 2 and 4 MiB, and 8 unless that is what there is
-    assert traffic._of_cycles(sample) == cycles
-    assert len(calls) == played + len(cycles) - 1
+    monkeypatch.setattr(sample, "replay", replay)
+    assert sample.gains_of_thresholds(thresholds) == sizes
+    assert len(calls) <= 4  # 1, 2 and 4 MiB; 8 MiB tells of all that are larger
+    calls.clear()
+    assert sample.gains_of_cycles(cycles) == times
+    assert len(calls) == len(cycles) - (cycle * 1e9 in cycles)

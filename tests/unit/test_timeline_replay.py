@@ -44,7 +44,7 @@ def plays(*programs: Program, size: int = MIB) -> list[list[Play]]:
 
 
 def milliseconds(stretches: list[list[Play]], threshold: float, cycle: float) -> float:
-    return play(stretches, Rules(threshold, cycle * MS, COSTS)) / MS
+    return play(stretches, Rules(threshold, cycle * MS, COSTS)).mean() / MS
 
 
 def test_what_is_full_is_noticed_when_the_coordinator_looks():
@@ -172,7 +172,7 @@ def test_standing_behind_a_submission_is_no_computing():
     # What else is gained is what it is where nobody stood.
     free = replace(one, waiting=np.zeros(1), programs=changed.programs)
     shorter = changes.Bench([[free]], Rules(0, MS, COSTS), 1.0)
-    unchanged = play([[free]], shorter.rules)
+    unchanged = play([[free]], shorter.rules).mean()
     gain = 1 - unchanged / (20 * MS)
     assert sample.gain(changes.overlapped()) == pytest.approx(gain, rel=0.1)
 

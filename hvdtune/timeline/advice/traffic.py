@@ -15,7 +15,7 @@ from hvdtune.timeline.replay import changes as whatif
 from hvdtune.timeline.replay.program import Play
 
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
-THRESHOLDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+THRESHOLDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 CYCLES = (0.1, 0.5, 1.0, 2.0, 5.0)
 #: Of values whose gains differ by less than this share of a step, the one nearest to the default is
 #: recommended.
@@ -53,8 +53,10 @@ def settings(case: Case) -> list[Finding]:
     Both may seem to help even if only one is wrong. The first finding is about the one that saves
     clearly more, or is further from its default; the other one's gain is what it saves beyond that.
     """
-    thresholds = _of_thresholds(case.sample)
-    cycles = _of_cycles(case.sample)
+    sizes = case.sample.gains_of_thresholds([mib * MIB for mib in THRESHOLDS])
+    times = case.sample.gains_of_cycles([ms * 1e6 for ms in CYCLES])
+    thresholds = dict(zip(THRESHOLDS, sizes, strict=True))
+    cycles = dict(zip(CYCLES, times, strict=True))
     size, time = _nearest(thresholds, DEFAULT_MIB), _nearest(cycles, DEFAULT_MS)
     changes = [
         (
@@ -79,28 +81,6 @@ def settings(case: Case) -> list[Finding]:
     _, other, tell = changes[1 - first]
     both = saved(case, lambda s, r: other(*change(s, r)), case.sample)
     return [*found, tell(both.beyond(gain))] if both.gain - gain >= WORTH else found
-
-
-def _of_thresholds(sample: whatif.Bench) -> dict[float, float]:
-    """The gain of each threshold, MiB. It is the same for all thresholds above a step's bytes."""
-    most = max((one.bytes.sum() for stretch in sample.stretches for one in stretch), default=0)
-    gains = {
-        float(mib): sample.gain(whatif.threshold(mib * MIB))
-        for mib in THRESHOLDS
-        if mib * MIB <= most
-    }
-    beyond = [float(mib) for mib in THRESHOLDS if mib * MIB > most]
-    if beyond:
-        now = sample.rules.threshold > most
-        same = 0.0 if now else sample.gain(whatif.threshold(beyond[0] * MIB))
-        gains |= dict.fromkeys(beyond, same)
-    return gains
-
-
-def _of_cycles(sample: whatif.Bench) -> dict[float, float]:
-    """The gain of each cycle time, ms."""
-    now = sample.rules.cycle
-    return {ms: 0.0 if ms * 1e6 == now else sample.gain(whatif.cycle(ms * 1e6)) for ms in CYCLES}
 
 
 def _fusing(case: Case, change: whatif.Change, replayed: Expected) -> Expected:

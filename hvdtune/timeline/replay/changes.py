@@ -14,7 +14,15 @@ import numpy as np
 from hvdtune.timeline.analysis.cpus import Load
 from hvdtune.timeline.analysis.joint import Joint
 from hvdtune.timeline.analysis.steps import Steps
-from hvdtune.timeline.replay.play import Rules, computing_longer, lengths, with_overlaps
+from hvdtune.timeline.replay.play import (
+    Replay,
+    Rules,
+    computing_longer,
+    durations,
+    mean,
+    play,
+    with_overlaps,
+)
 from hvdtune.timeline.replay.program import Costs, Play, Program, costs, programs
 
 #: Stretches of this many consecutive steps, spread over the recording …
@@ -45,10 +53,11 @@ class Bench:
     weight: float
 
     def __post_init__(self) -> None:
+        self.durations = durations(self.stretches)
         if self.rules.slowdown > 1 or self._waited:
-            self.stretches = with_overlaps(self.stretches, self.rules)
-        self.lengths = lengths(self.stretches, self.rules)
-        self.base = _mean(self.lengths)
+            self.stretches = with_overlaps(self.stretches, self.rules, self.durations)
+        self.unchanged = self.replay(unchanged)
+        self.base = self.unchanged.mean()
 
     @property
     def _waited(self) -> bool:
@@ -65,6 +74,10 @@ class Bench:
         ]
         return float(np.mean(counted)) if counted else float("nan")
 
+    def replay(self, change: Change) -> Replay:
+        """The sample with a change."""
+        return play(*change(self.stretches, self.rules), self.durations)
+
     def gain(self, change: Change) -> float:
         """Share of all recorded steps' time that a change saves; negative if it costs time."""
         return self.gain_and_error(change)[0]
@@ -74,20 +87,50 @@ class Bench:
         if there is only one stretch."""
         if not self.base > 0:
             return 0.0, 0.0
-        changed = lengths(*change(self.stretches, self.rules))
-        gain = self.weight * (1 - _mean(changed) / self.base)
-        count = len(changed)
+        replay = self.replay(change)
+        gain, now, before = self.saved(replay), replay.lengths, self.unchanged.lengths
+        count = len(now)
         if count < 2:
             return gain, 0.0
         others = ~np.eye(count, dtype=bool)
-        parts = [1 - _mean(changed[rest]) / _mean(self.lengths[rest]) for rest in others]
+        parts = [1 - mean(now[rest]) / mean(before[rest]) for rest in others]
         return gain, self.weight * float(np.sqrt(count - 1) * np.std(parts))
 
+    def saved(self, replay: Replay) -> float:
+        """Share of all recorded steps' time that a replay of a change saves."""
+        return self.weight * (1 - replay.mean() / self.base) if self.base > 0 else 0.0
 
-def _mean(parts: np.ndarray) -> float:
-    """Mean duration of a step, ns, of replay.lengths; NaN if there are none."""
-    total, count = parts.sum(axis=0)
-    return float(total / count) if count else float("nan")
+    def gains_of_thresholds(self, sizes: Sequence[float]) -> list[float]:
+        """The gain of each fusion threshold, bytes, ascending."""
+        return self._gains(threshold, sizes, self.rules.threshold, lambda replay: replay.filled)
+
+    def gains_of_cycles(self, times: Sequence[float]) -> list[float]:
+        """The gain of each cycle time, ns, ascending."""
+        return self._gains(cycle, times, self.rules.cycle, lambda replay: replay.cycled)
+
+    def _gains(
+        self,
+        change: Callable[[float], Change],
+        values: Sequence[float],
+        now: float,
+        limits: Callable[[Replay], bool],
+    ) -> list[float]:
+        """The gain of each value of a setting, ascending; its value is `now` in the recording. From
+        the first value that limits nothing on, all are the same."""
+        found: list[tuple[float, float]] = []  # values that limit nothing, and what they save
+        if not limits(self.unchanged):
+            found.append((now, 0.0))
+        gains = []
+        for value in values:
+            same = [gain for least, gain in found if value >= least]
+            if same or value == now:
+                gains.append(same[0] if same else 0.0)
+                continue
+            replay = self.replay(change(value))
+            gains.append(self.saved(replay))
+            if not limits(replay):
+                found.append((value, gains[-1]))
+        return gains
 
 
 def bench(

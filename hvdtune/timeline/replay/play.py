@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -34,6 +35,9 @@ PRIOR_OVERLAP = 0.17
 #: percentile of the sample's times.
 LEAST_GAP = 10
 
+#: Names of a batch → typical duration, ns, of the recorded batches with exactly these tensors.
+Durations = dict[tuple[int, ...], float]
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -49,17 +53,36 @@ class Rules:
     beside: float = 0.0
 
 
-def play(stretches: Sequence[Sequence[Play]], rules: Rules) -> float:
-    """Mean duration of a step, ns, over all stretches of consecutive steps (each without its
-    WARM_UP first ones if it is longer). NaN if there are none."""
-    total, count = lengths(stretches, rules).sum(axis=0)
+@dataclass
+class Replay:
+    """What came of it. lengths: [stretches, 2], the time of all counted steps of each, ns, and
+    their number. cycled: whether a batch was closed because of the cycle time; otherwise, any
+    longer one gives the same. filled: whether the threshold was reached; otherwise, any larger one
+    gives the same."""
+
+    lengths: np.ndarray
+    cycled: bool = False
+    filled: bool = False
+
+    def mean(self) -> float:
+        """The mean duration of a step, ns; NaN if there are none."""
+        return mean(self.lengths)
+
+
+def mean(lengths: np.ndarray) -> float:
+    """Mean duration of a step, ns, of some stretches' Replay.lengths; NaN if there are none."""
+    total, count = lengths.sum(axis=0)
     return float(total / count) if count else float("nan")
 
 
-def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
-    """[stretches, 2]: the time of all counted steps of each, ns, and their number."""
-    known = recorded_durations(stretches)
-    result = np.zeros((len(stretches), 2))
+def play(
+    stretches: Sequence[Sequence[Play]], rules: Rules, known: Durations | None = None
+) -> Replay:
+    """Replay all stretches of consecutive steps, and count them without the WARM_UP first ones of
+    each that is longer. `known`: what durations() found before something was changed."""
+    if known is None:
+        known = durations(stretches)
+    result = Replay(np.zeros((len(stretches), 2)))
     for number, stretch in enumerate(stretches):
         if not stretch:
             continue
@@ -71,12 +94,14 @@ def lengths(stretches: Sequence[Sequence[Play]], rules: Rules) -> np.ndarray:
                 step = _contended(one, rules, known, clocks, free)
             else:
                 step = _Step(one, rules, known, clocks, free).run()
+            result.cycled |= step.cycled
+            result.filled |= step.filled
             clocks, free = step.ends, step.free
             late = max(0.0, marks[-1] + _least(one, step) - sum(clocks) / ranks)
             clocks = [clock + late for clock in clocks]
             marks.append(sum(clocks) / ranks)
         skipped = WARM_UP if len(stretch) > WARM_UP else 0
-        result[number] = marks[-1] - marks[skipped], len(stretch) - skipped
+        result.lengths[number] = marks[-1] - marks[skipped], len(stretch) - skipped
     return result
 
 
@@ -149,7 +174,7 @@ def _gaps(program: Program) -> np.ndarray:
 def _contended(
     one: Play,
     rules: Rules,
-    known: dict[tuple[int, ...], float],
+    known: Durations,
     clocks: list[float],
     free: float,
 ) -> _Step:
@@ -160,6 +185,7 @@ def _contended(
     each = one.lost
     lost = float(each.mean())
     stretch, overlapped = 1.0, one.overlapped
+    cycled = filled = False
     for trial in range(TRIALS + 1):
         longer = each * (overlapped - one.overlapped)
         own = tuple(
@@ -167,19 +193,22 @@ def _contended(
             for program, delay in zip(one.programs, longer, strict=True)
         )
         step = _Step(one, rules, known, clocks, free, stretch, own).run()
+        step.cycled = cycled = cycled | step.cycled
+        step.filled = filled = filled | step.filled
         if trial == TRIALS:
             break
         before, stretch = stretch, (1 - one.hidden * lost) / (1 - step.hidden() * lost)
-        assumed, overlapped = overlapped, step.overlapped() * stretch / before
+        assumed, overlapped = overlapped, step.overlapped * stretch / before
         change = max(abs(stretch - before) * one.measured, *np.abs(overlapped - assumed).tolist())
         if change <= SETTLED * one.measured:
             break
     return step
 
 
-def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[list[Play]]:
+def with_overlaps(
+    stretches: Sequence[Sequence[Play]], rules: Rules, known: Durations
+) -> list[list[Play]]:
     """The steps with `overlapped`, `hidden` and `lost` as they are when nothing is changed."""
-    known = recorded_durations(stretches)
     result = []
     for stretch, stood in zip(stretches, _behind(stretches), strict=True):
         clocks, free = [0.0] * len(stretch[0].programs) if stretch else [], 0.0
@@ -187,7 +216,7 @@ def with_overlaps(stretches: Sequence[Sequence[Play]], rules: Rules) -> list[lis
         for one, behind in zip(stretch, stood, strict=True):
             step = _Step(one, rules, known, clocks, free).run()
             clocks, free = step.ends, step.free
-            own = replace(one, overlapped=step.overlapped(), hidden=step.hidden())
+            own = replace(one, overlapped=step.overlapped, hidden=step.hidden())
             plays.append(_with_lost(own, rules, behind))
         result.append(plays)
     return result
@@ -214,30 +243,33 @@ def computing_longer(program: Program, delay: float) -> Program:
     return Program(submit, waits, moved(program.compute))
 
 
-def recorded_durations(stretches: Sequence[Sequence[Play]]) -> dict[tuple[int, ...], float]:
-    """Names of a batch → typical duration, ns, of the batches with exactly these tensors."""
+def durations(stretches: Sequence[Sequence[Play]]) -> Durations:
+    """The typical durations of the recorded batches."""
     seen: dict[tuple[int, ...], list[float]] = {}
     for stretch in stretches:
         for one in stretch:
             for names, _, duration in one.batches:
                 seen.setdefault(names, []).append(duration)
-    return {names: typical(np.array(durations)) for names, durations in seen.items()}
+    return {names: typical(np.array(each)) for names, each in seen.items()}
 
 
 class _Step:
-    """One step during its replay. Times are ns, float."""
+    """One step during its replay. Times are ns, float.
+
+    Most steps have few tensors: lists of numbers are quicker here than arrays.
+    """
 
     def __init__(
         self,
         one: Play,
         rules: Rules,
-        known: dict[tuple[int, ...], float],
+        known: Durations,
         clocks: list[float],
         free: float,
         stretch: float = 1.0,
         programs: tuple[Program, ...] = (),
     ) -> None:
-        """`programs`: instead of the recorded ones."""
+        """`programs`: instead of the step's own, with the same waits at other times."""
         self.one, self.rules, self.known = one, rules, known
         # What the rules are asked about; `one` keeps what all replays of the step share.
         self.asked = replace(one, programs=programs) if programs and rules.slower else one
@@ -245,25 +277,23 @@ class _Step:
         self.shift = list(clocks)  # real time − own time of each rank
         self.ends = list(clocks)  # after run()
         self.programs = programs or one.programs
-        count = len(one.name)
-        without = np.isinf([p.submit for p in self.programs])
-        self.submitted = np.where(without, -inf, inf)
+        self.needed = [p.needed for p in one.programs]
         self.sent = [0] * len(self.programs)
         self.position = [0] * len(self.programs)
-        self.blocked: dict[int, tuple[float, np.ndarray]] = {}
         self.missing: dict[int, set[int]] = {}  # what each blocked rank still waits for
-        self.done = np.full(count, inf)
-        self.done[without.all(axis=0)] = -inf
-        self.waiting = np.ones(count, bool)  # not in a batch yet
-        self.waiting[np.isneginf(self.done)] = False
-        self.left = int(self.waiting.sum())
-        self.queue: list[int] = []  # tensors that are ready and in no batch yet, in order
-        self.since: list[float] = []  # and since when
+        self.since: dict[int, float] = {}  # and since when
+        self.names, self.sizes, self.alike = one.lists
+        self.lacking = self._lacking()  # of each tensor, how many ranks have not submitted it
+        self.latest = [-inf] * len(self.names)  # each tensor's last submission up to now
+        self.done = [inf if count else -inf for count in self.lacking]
+        self.left = len(self.names) - self.lacking.count(0)  # tensors that are in no batch yet
+        self.fresh: list[tuple[float, int]] = []  # since when tensors are ready that _look has …
+        self.queue: list[tuple[float, int]] = []  # … not seen, and has seen; sorted; in no batch
         self.running: deque[tuple[float, list[int]]] = deque()
         self.ran: list[tuple[float, float]] = []  # batches, begin and end
         self.stood: list[list[tuple[float, float]]] = [[] for _ in self.programs]  # blocked
-        self.names, self.sizes, self.alike = one.lists
         self.reaches = sum(self.sizes) >= rules.threshold  # a batch may become full
+        self.cycled = self.filled = False  # see Replay
         self.speed = self._speed() * stretch
 
     def run(self) -> _Step:
@@ -277,6 +307,7 @@ class _Step:
         self.ends = [s + p.compute for s, p in zip(self.shift, self.programs, strict=True)]
         return self
 
+    @cached_property
     def overlapped(self) -> np.ndarray:
         """After run(): [ranks] ns for which batches ran while the rank was not blocked, with their
         CPU time `beside`."""
@@ -299,31 +330,41 @@ class _Step:
     def hidden(self) -> float:
         """After run(): the overlap as a share of the batches' time, mean over the ranks."""
         ran = self.occupied()
-        return float(self.overlapped().mean()) / ran if ran > 0 else 0.0
+        return float(self.overlapped.mean()) / ran if ran > 0 else 0.0
+
+    def _lacking(self) -> list[int]:
+        count = len(self.names)
+        if all(len(p.sequence) == count for p in self.programs):
+            return [len(self.programs)] * count
+        with_: list[int] = np.isfinite([p.submit for p in self.programs]).sum(axis=0).tolist()
+        return with_
 
     def _turn(self) -> bool:
         """The next event: a batch is complete, or one is closed."""
-        time, everything = self._closing()
+        time, everything, cycled = self._closing()
         while self.running and self.running[0][0] <= time:
             end, members = self.running.popleft()
-            self.done[members] = end
+            for index in members:
+                self.done[index] = end
             for missing in self.missing.values():
                 missing.difference_update(members)
             free = [rank for rank, missing in self.missing.items() if not missing]
             for rank in free:
-                del self.blocked[rank], self.missing[rank]
+                del self.missing[rank], self.since[rank]
                 self._advance(rank)
             if free:
                 self._look()
                 return True
         if time < inf:
+            self.cycled |= cycled
             self._close(time, everything)
             return True
-        if self.blocked:  # they wait for a tensor that is never ready: the recording is incomplete
-            for rank in list(self.blocked):
-                since, needs = self.blocked.pop(rank)
+        if self.missing:  # they wait for a tensor that is never ready: the recording is incomplete
+            for rank in list(self.missing):
                 del self.missing[rank]
-                self.done[needs] = np.minimum(self.done[needs], since)
+                since = self.since.pop(rank)
+                for index in self.needed[rank][self.position[rank]]:
+                    self.done[index] = min(self.done[index], since)
                 self._advance(rank)
             self._look()
             return True
@@ -331,15 +372,15 @@ class _Step:
 
     def _advance(self, rank: int) -> None:
         """Compute, submit and wait until the rank is blocked or the step is over."""
-        program = self.programs[rank]
-        while self.position[rank] < len(program.waits):
-            at, needs = program.waits[self.position[rank]]
+        waits, needed, done = self.programs[rank].waits, self.needed[rank], self.done
+        while self.position[rank] < len(waits):
+            at, needs = waits[self.position[rank]][0], needed[self.position[rank]]
             self._submit(rank, at)
             time = at + self.shift[rank]
-            complete = float(self.done[needs].max(initial=-inf))
+            complete = max([done[index] for index in needs], default=-inf)
             if complete == inf:
-                self.blocked[rank] = time, needs
-                self.missing[rank] = set(needs[np.isposinf(self.done[needs])].tolist())
+                self.since[rank] = time
+                self.missing[rank] = {index for index in needs if done[index] == inf}
                 return
             if complete > time:
                 self.stood[rank].append((time, complete))
@@ -348,80 +389,88 @@ class _Step:
         self._submit(rank, inf)
 
     def _submit(self, rank: int, until: float) -> None:
-        program = self.programs[rank]
-        sent, upto = self.sent[rank], bisect_right(program.finite, until)
-        if upto > sent:
-            times = program.submissions[sent:upto]
-            self.submitted[rank, program.order[sent:upto]] = times + self.shift[rank]
-            self.sent[rank] = upto
+        program, sent, shift = self.programs[rank], self.sent[rank], self.shift[rank]
+        upto = bisect_right(program.finite, until, sent)
+        latest, lacking = self.latest, self.lacking
+        for own, index in zip(program.finite[sent:upto], program.sequence[sent:upto], strict=True):
+            latest[index] = max(latest[index], own + shift)
+            lacking[index] -= 1
+            if not lacking[index]:
+                self.fresh.append((latest[index], index))
+        self.sent[rank] = upto
 
     def _look(self) -> None:
         """Find the tensors that are ready."""
-        ready = np.where(self.waiting, self.submitted.max(axis=0), inf)
-        order = np.argsort(ready, kind="stable")[: int(np.isfinite(ready).sum())]
-        self.queue, self.since = order.tolist(), ready[order].tolist()
+        if self.fresh:
+            self.queue = sorted(self.queue + self.fresh)
+            self.fresh = []
 
-    def _closing(self) -> tuple[float, bool]:
-        """When the coordinator closes a batch next, and whether it closes all that is ready."""
+    def _closing(self) -> tuple[float, bool, bool]:
+        """When the coordinator closes a batch next, whether it closes all that is ready, and
+        whether that is so because of the cycle time."""
         if not self.queue:
-            return inf, False
+            return inf, False, False
         # While the coordinator runs a batch, it learns of the others only when that is done.
         hears = -inf if self.rules.costs.while_busy else self.free
-        head = max(self.since[0], hears)
-        time = head + self.rules.cycle
-        for rank, (since, _) in self.blocked.items():
-            time = min(time, max(since, self._soonest(rank)))
+        head = max(self.queue[0][0], hears)
+        time = over = head + self.rules.cycle
+        looks = inf
+        for rank, since in self.since.items():
+            looks = min(looks, since)
+            if since < time:
+                time = min(time, max(since, self._soonest(self.missing[rank], time)))
         # While it collects tensors, it sleeps until the cycle is over or a rank is blocked, and
         # does not notice before that it has enough of them. The first tensor wakes it.
-        looks = min((since for since, _ in self.blocked.values()), default=inf)
         if len(self.queue) == self.left:
-            done = self.since[-1]
+            done = self.queue[-1][0]
             time = min(time, max(done, hears if done <= head else looks))
         full = self._full()
         full = max(full, hears if full <= head else looks)
-        time = max(time, hears)
-        return min(time, max(full, hears)), time <= full
+        time, full = max(time, hears), max(full, hears)
+        return min(time, full), time <= full, over == time <= full
 
-    def _soonest(self, rank: int) -> float:
-        """When the first tensor that the blocked rank waits for, and that is in no batch yet, is
-        ready."""
-        missing = self.missing[rank]
-        for index, since in zip(self.queue, self.since, strict=True):
+    def _soonest(self, missing: set[int], latest: float) -> float:
+        """When the first of the `missing` tensors that is in no batch yet is ready, if it is until
+        `latest`."""
+        for since, index in self.queue:
             if index in missing:
                 return since
+            if since >= latest:
+                break
         return inf
 
     def _full(self) -> float:
         """When the threshold is reached."""
-        head = self.queue[0]
+        since, head = self.queue[0]
         size = self.sizes[head]
         if size >= self.rules.threshold:
-            return self.since[0]
+            self.filled = True
+            return since
         if not self.reaches:
             return inf
-        for index, since in zip(self.queue[1:], self.since[1:], strict=True):
+        for since, index in self.queue[1:]:
             if self.alike[index] != self.alike[head]:
                 continue
             size += self.sizes[index]
             if size >= self.rules.threshold:
+                self.filled = True
                 return since
         return inf
 
     def _close(self, time: float, everything: bool) -> None:
-        count = bisect_right(self.since, time)
-        ready, since = self.queue[:count], self.since[:count]
+        count = bisect_right(self.queue, (time, len(self.names)))
+        ready = [index for _, index in self.queue[:count]]
         while ready:
             batch, full = self._plan(ready)
             if not (everything or full):
                 break
             self._execute(batch, time)
             if ready[: len(batch)] == batch:
-                ready, since = ready[len(batch) :], since[len(batch) :]
+                ready = ready[len(batch) :]
             else:
                 gone = set(batch)
-                left = [at for at, index in enumerate(ready) if index not in gone]
-                ready, since = [ready[at] for at in left], [since[at] for at in left]
-        self.queue, self.since = ready + self.queue[count:], since + self.since[count:]
+                ready = [index for index in ready if index not in gone]
+        self.queue[:count] = [(self.latest[index], index) for index in ready]
 
     def _plan(self, ready: list[int]) -> tuple[list[int], bool]:
         """The next batch of the ready tensors, and whether it is full."""
@@ -437,7 +486,9 @@ class _Step:
                 continue
             batch.append(index)
             size += self.sizes[index]
-        return batch, full or size >= threshold
+        full |= size >= threshold
+        self.filled |= full
+        return batch, full
 
     def _usual(self, names: tuple[int, ...], size: int) -> float:
         """How long a batch with these tensors takes according to the recording."""
@@ -448,7 +499,7 @@ class _Step:
         """How much slower than usual batches were in this step: machines have slow periods."""
         recorded = sum(duration for _, _, duration in self.one.batches)
         usual = sum(self._usual(names, size) for names, size, _ in self.one.batches)
-        return float(np.clip(recorded / usual, 0.2, 5.0)) if usual > 0 else 1.0
+        return min(max(recorded / usual, 0.2), 5.0) if usual > 0 else 1.0
 
     def _execute(self, batch: list[int], time: float) -> None:
         costs = self.rules.costs
@@ -460,5 +511,4 @@ class _Step:
         self.free = begin + duration
         self.running.append((self.free, batch))
         self.ran.append((begin, self.free))
-        self.waiting[batch] = False
         self.left -= len(batch)

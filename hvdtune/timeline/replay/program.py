@@ -7,7 +7,7 @@ for these tensors … Nothing in it depends on how fast communication was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -59,6 +59,21 @@ class Program:
         times: list[float] = self.submissions[np.isfinite(self.submissions)].tolist()
         return times
 
+    @cached_property
+    def sequence(self) -> list[int]:
+        """The tensors that are submitted, in the order of their submissions."""
+        tensors: list[int] = self.order[: len(self.finite)].tolist()
+        return tensors
+
+    @cached_property
+    def needed(self) -> list[list[int]]:
+        """What the program waits for in each of its waits."""
+        return [needs.tolist() for _, needs in self.waits]
+
+
+#: The names in a recorded batch, sorted, its bytes, and its duration, ns.
+Batch = tuple[tuple[int, ...], int, float]
+
 
 @dataclass(frozen=True)
 class Play:
@@ -93,19 +108,21 @@ class Play:
     lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: The same for overlap with batches that it waited for in the recording.
     lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    #: Worked out once for the step and all its changed copies: what is sent stays the same in them.
+    batches: tuple[Batch, ...] = ()
+    lists: tuple[list[int], list[int], list[int]] = ([], [], [])  # `name`, `bytes` and `alike`
 
-    @cached_property
-    def batches(self) -> list[tuple[tuple[int, ...], int, float]]:
-        """Of the recorded batches: the names in it, sorted, its bytes, and its duration, ns."""
-        return [
-            (tuple(sorted(self.name[members].tolist())), int(self.bytes[members].sum()), duration)
-            for members, duration in self.recorded
-        ]
+    def __post_init__(self) -> None:
+        if len(self.batches) != len(self.recorded):
+            object.__setattr__(self, "batches", tuple(self._batches()))
+        if len(self.lists[0]) != len(self.name):
+            lists = self.name.tolist(), self.bytes.tolist(), self.alike.tolist()
+            object.__setattr__(self, "lists", lists)
 
-    @cached_property
-    def lists(self) -> tuple[list[int], list[int], list[int]]:
-        """`name`, `bytes` and `alike` as lists."""
-        return self.name.tolist(), self.bytes.tolist(), self.alike.tolist()
+    def _batches(self) -> Iterator[Batch]:
+        for members, duration in self.recorded:
+            names = tuple(sorted(self.name[members].tolist()))
+            yield names, int(self.bytes[members].sum()), duration
 
 
 def programs(
