@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
 from support.recordings.synthetic_capture import Job, Late, Tensor, recording
-from support.tiers import EVERY
 from viewers import artefact, change_colours, chromium
 
 from hvdtune.autotune.report import log
@@ -180,8 +179,6 @@ def browser() -> Iterator[Any]:
 def test_nothing_is_cut_off(browser: Any, pages: dict[str, Path], name: str) -> None:
     edges = (WIDTHS[0], WIDTHS[-1])
     turns = [*((w, "light") for w in WIDTHS), *((w, "dark") for w in edges[::-1])]
-    if name == "autotune" and not EVERY:  # its surface takes 20 s to draw anew
-        turns = [(edges[0], "light"), (edges[1], "dark")]
     context = browser.new_context(viewport={"width": 400, "height": 900}, color_scheme="light")
     page = context.new_page()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -69,6 +70,9 @@ def test_the_figures_show_the_samples(tuned: Path) -> None:
     ]  # fmt: skip
     [end] = drawn.layout.shapes
     assert end.y0 == run.final.cost
+    [adopted] = drawn.layout.annotations
+    logarithmic = drawn.layout.yaxis.type == "log"
+    assert adopted.y == (math.log10(run.final.cost) if logarithmic else run.final.cost)
     pairs = run.pairs()
     assert pairs
     assert all(candidate.settings == run.final.settings for candidate, _ in pairs)

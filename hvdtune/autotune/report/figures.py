@@ -96,16 +96,25 @@ def in_order(run: Run, go: Any) -> Any:
         )
     figure.update_layout(height=420)
     figure.update_xaxes(title="steps that counted" if is_over_steps else "sample")
-    if is_over_steps and run.adopted and run.final is not None and run.final.cost is not None:
-        figure.add_hline(
-            y=run.final.cost,
-            line={"color": "#808890", "width": 1, "dash": "dot"},
-            annotation={"text": "adopted", "font": {"size": 11}},
-        )
     costs = [one.cost for one in run.samples if one.cost is not None]
-    if costs and max(costs) > WIDE * min(costs):
-        # One bad candidate must not flatten all the others into one line.
+    # One bad candidate must not flatten all the others into one line.
+    logarithmic = bool(costs) and max(costs) > WIDE * min(costs)
+    if logarithmic:
         figure.update_yaxes(type="log", dtick="D1" if max(costs) < 10 * min(costs) else None)
+    if is_over_steps and run.adopted and run.final is not None and run.final.cost is not None:
+        cost = run.final.cost
+        figure.add_hline(y=cost, line={"color": "#808890", "width": 1, "dash": "dot"})
+        # On a logarithmic axis, plotly.js places shapes by values, but annotations by logarithms.
+        figure.add_annotation(
+            text="adopted",
+            font={"size": 11},
+            showarrow=False,
+            x=1,
+            xref="x domain",
+            xanchor="right",
+            y=math.log10(cost) if logarithmic else cost,
+            yanchor="bottom",
+        )
     figure.update_yaxes(title=cost_title(run))
     return figure
 
