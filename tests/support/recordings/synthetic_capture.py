@@ -53,6 +53,11 @@ __all__ = ["Call", "Job", "Late", "Stall", "Tensor", "planted", "tensors"]
 START_NS = 5_000_000_000_000
 START_WALL_US = 1_780_000_000_000_000
 CHUNK = 256 << 10  # what is packed before the first reduction can begin
+#: What the simulation says of a batch; "packed" and "scheduled": see _Play.tables.
+COLUMNS = (
+    *("scheduled", "first_ready", "packed", "end", "bytes", "tensors"),
+    *("process_set", "kind", "dtype", "reason"),
+)
 
 
 @dataclass
@@ -76,13 +81,14 @@ def simulate(job: Job) -> Simulated:
 
 class _Play:
     def __init__(self, job: Job) -> None:
-        self.job = job
+        self.job, self.named = job, job.named
         self.random = np.random.default_rng(job.seed)
         self.now = np.full(job.ranks, START_NS + 1_000_000, np.int64)  # the ranks' steps begin
         self.free = np.array(self.now)  # the ranks' communication threads
-        self.serial = 0
-        self.tensors: list[np.ndarray] = []  # [rank, tensor of the batch]
-        self.batches: list[np.ndarray] = []  # [rank]
+        self.batches: list[tuple[int, ...]] = []  # COLUMNS
+        self.begins: list[np.ndarray] = []  # of each batch: [rank]
+        self.members: list[list[int]] = []
+        self.submitted: list[np.ndarray] = []  # of each batch: [rank, tensor]
         self.ready: list[np.ndarray] = []
         self.waits: list[np.ndarray] = []
         self.step_ends: list[np.ndarray] = []
@@ -172,7 +178,7 @@ class _Play:
             text = PICKLING.format(call.tensor.name.rpartition(".")[0])
             self.texts += [text] * (text not in self.texts)
             self.pickled[rank].append((time, call.gap, self.texts.index(text), 0))
-        submitted = np.zeros((job.ranks, len(job.named)), np.int64)
+        submitted = np.zeros((job.ranks, len(self.named)), np.int64)
         submitted[:, index] = times
         ready = int(times.max()) + _ns(job.announce)
         blocked = np.zeros(job.ranks, WAIT)
@@ -242,28 +248,20 @@ class _Play:
     ) -> np.ndarray:
         """Execute one batch; returns each rank's end."""
         job = self.job
-        size = sum(job.named[i].bytes for i in members)
+        size = sum(self.named[i].bytes for i in members)
         copy = int(min(size, CHUNK) / job.copy_speed * 1e9)
         begin = np.maximum(time + self.delays, self.free)
         together = int(begin.max())
         end = together + _ns(job.batch) + int(size / job.speed * 1e9) + 2 * copy
-        batch = np.zeros(job.ranks, BATCH)
-        batch["scheduled"][0], batch["first_ready"][0] = time, first_ready
-        batch["begin"], batch["packed"] = begin, begin + copy
-        batch["unpacking"], batch["end"] = end - copy, end
-        batch["bytes"], batch["serial"], batch["tensors"] = size, self.serial, len(members)
-        batch["waited_ns"] = together - begin
-        first = job.named[members[0]]
-        batch["process_set"] = first.process_set
-        batch["kind"], batch["dtype"] = KINDS.index(first.kind), DTYPES.index(first.dtype)
-        batch["reason"], batch["flags"] = REASONS.index(reason), int(Flag.OK)
-        table = np.zeros((job.ranks, len(members)), TENSOR)
-        table["name"], table["batch"] = members, self.serial & 0xFFFFFFFF
-        table["submitted"] = submitted[:, members]
-        self.batches.append(batch)
-        self.tensors.append(table)
+        first = self.named[members[0]]
+        looks = first.process_set, KINDS.index(first.kind), DTYPES.index(first.dtype)
+        self.batches.append(
+            (time, first_ready, copy, end, size, len(members), *looks, REASONS.index(reason))
+        )
+        self.begins.append(begin)
+        self.members.append(members)
+        self.submitted.append(submitted[:, members])
         self.depth.append((time, float(len(members)), end))
-        self.serial += 1
         self.free = np.full(job.ranks, end, np.int64)
         return self.free
 
@@ -271,22 +269,45 @@ class _Play:
         job = self.job
         ends = np.array(self.step_ends, np.int64).reshape(-1, job.ranks).T
         streams = {}
+        batches, tensors = self.tables()
+        waits = _joined(self.waits, WAIT).reshape(-1, job.ranks)
+        ready = _joined(self.ready, READY)
         for rank in job.recorded:
             marks = np.zeros(ends.shape[1], MARK)
             marks["time"], marks["kind"], marks["text"] = ends[rank], int(Mark.STEP), NONE
             marks["value"] = np.arange(1, ends.shape[1] + 1)
             marks = np.concatenate([marks, np.array(self.marks[rank], MARK)])
-            batches = [batch[rank] for batch in self.batches]
             streams[rank] = {
-                "tensors": _joined([table[rank] for table in self.tensors], TENSOR),
-                "batches": np.array(batches, BATCH),
-                "waits": np.array([wait[rank] for wait in self.waits], WAIT),
+                "tensors": tensors[rank],
+                "batches": batches[rank],
+                "waits": waits[:, rank].copy(),
                 "marks": marks[np.argsort(marks["time"], kind="stable")],
-                "ready": _joined(self.ready, READY),
+                "ready": ready.copy(),
                 "counters": self.counter_readings(rank),
             }
         end = int(ends.max()) + 1_000_000 if ends.size else START_NS + 2_000_000
         return Simulated(streams, self.texts, ends, START_NS, end)
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """[rank, batch] and [rank, tensor of a batch]: what each rank records of them."""
+        ranks = self.job.ranks
+        columns = np.array(self.batches, np.int64).reshape(-1, len(COLUMNS)).T
+        batches = np.zeros((ranks, len(self.batches)), BATCH)
+        for name, column in zip(COLUMNS, columns, strict=True):
+            batches[name] = column
+        batches["scheduled"][1:] = batches["first_ready"][1:] = 0
+        begin = np.array(self.begins, np.int64).reshape(-1, ranks).T
+        copy = columns[COLUMNS.index("packed")]
+        batches["begin"], batches["packed"] = begin, begin + copy
+        batches["unpacking"] = batches["end"] - copy
+        batches["waited_ns"] = begin.max(axis=0) - begin
+        batches["serial"], batches["flags"] = np.arange(len(self.batches)), int(Flag.OK)
+        tensors = np.zeros((ranks, sum(map(len, self.members))), TENSOR)
+        tensors["name"] = [index for members in self.members for index in members]
+        tensors["batch"] = np.repeat(batches["serial"][0], [len(m) for m in self.members])
+        if self.submitted:
+            tensors["submitted"] = np.concatenate(self.submitted, axis=1)
+        return batches, tensors
 
     def counter_readings(self, rank: int) -> np.ndarray:
         if not self.job.counters:
@@ -360,7 +381,8 @@ def _ns(seconds: Any) -> Any:
 
 
 def _joined(parts: list[np.ndarray], dtype: np.dtype[Any]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+    # NumPy would look at the fields of each part.
+    return np.frombuffer(bytearray().join(part.tobytes() for part in parts), dtype)
 
 
 def _settings(job: Job) -> dict[str, Any]:
