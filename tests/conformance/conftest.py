@@ -14,12 +14,18 @@ from support.tiers import EVERY
 
 # A job of so many ranks runs the table. A thorough one has all forms of all but large tensors.
 # Where the engine carries what a face has understood, one number of ranks tells as much as three,
-# and one face as much as all: more ranks than that are NumPy's.
-QUICK = (1, 2, 3)
-LONG = [(3, True)]
-MANY = [(8, False)]
-if EVERY:
-    LONG += [(2, True), (8, True), *MANY]
+# and one face as much as all.
+MOST = ((1, 2, 3), [(3, True), (8, False)])
+FEWER = ((1, 2, 3), [])
+FEWEST = ((1, 3), [])
+ALL = ((1, 2, 3), [(3, True), (2, True), (8, True), (8, False)])
+
+
+def _tables(name: str) -> tuple[tuple[int, ...], list[tuple[int, bool]]]:
+    """The numbers of ranks of a face's quick tests, and those of its long ones, thorough or not."""
+    if EVERY:
+        return ALL
+    return {"numpy": MOST, "torch": FEWER}.get(name, FEWEST)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,11 +33,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     names = metafunc.fixturenames
     if "np" in names:
+        ranks, tables = _tables(metafunc.cls.face.name)
         long = [
             pytest.param(np, thorough, marks=pytest.mark.long, id=f"np{np}{'-thorough' * thorough}")
-            for np, thorough in dict.fromkeys([*LONG, *(MANY if metafunc.cls.many else ())])
+            for np, thorough in tables
         ]
-        quick = [pytest.param(np, False, id=f"np{np}") for np in QUICK]
+        quick = [pytest.param(np, False, id=f"np{np}") for np in ranks]
         metafunc.parametrize("np, thorough", [*quick, *long])
     elif "thorough" in names:
         long = pytest.param(True, marks=pytest.mark.long, id="thorough")

@@ -67,8 +67,6 @@ class FaceConformance:
     face: Face
     program: Callable[..., Report]
     """``run`` of the face's file, as a staticmethod: the ranks import that file alone."""
-    many = False
-    """Whether the long tests also run the table on many ranks."""
 
     def __init_subclass__(cls) -> None:
         """Take away the tests of what the face does not have."""

@@ -9,4 +9,3 @@ from conformance.suite import FaceConformance
 class TestNumpy(FaceConformance):
     face = numpy_face.FACE
     program = staticmethod(numpy_face.run)
-    many = True

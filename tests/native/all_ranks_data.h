@@ -47,7 +47,7 @@ inline const Bytes& random_elements(DType dtype) {
 /// The data of all ranks for one operation.
 inline std::vector<Bytes> random_inputs(DType dtype, int ranks, std::size_t count,
                                         std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
+  std::minstd_rand generator(static_cast<std::uint32_t>(seed));
   const std::size_t element = dtype_size(dtype);
   const Bytes& from = random_elements(dtype);
   std::vector<Bytes> inputs;
@@ -103,7 +103,7 @@ inline Bytes expected_by_hosts(DType dtype, ReduceOp op, const std::vector<Bytes
 
 /// `data` in several pieces, cut between elements.
 inline SegmentList pieces(Bytes& data, std::size_t element, std::uint64_t seed) {
-  std::mt19937_64 generator(seed);
+  std::minstd_rand generator(static_cast<std::uint32_t>(seed));
   SegmentList list;
   std::size_t done = 0;
   while (done < data.size()) {

@@ -16,17 +16,16 @@ namespace hvdtune::testing {
 /// All ranks as threads, each with connections of its own.
 class GlooWorld {
  public:
-  explicit GlooWorld(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {
+  explicit GlooWorld(int ranks) : ranks_(static_cast<std::size_t>(ranks)), crew_(ranks) {
     session_.arena = Arena::create(ranks);
     std::vector<int> members(static_cast<std::size_t>(ranks));
     std::iota(members.begin(), members.end(), 0);
-    run_threads(ranks, [&](int rank) {
-      ranks_[static_cast<std::size_t>(rank)] = connect(members, rank, 0);
-    });
+    crew_.run(
+        [&](int rank) { ranks_[static_cast<std::size_t>(rank)] = connect(members, rank, 0); });
   }
 
   void run(const std::function<void(int, Communicator&)>& body) {
-    run_threads(size(), [&](int rank) {
+    crew_.run([&](int rank) {
       try {
         body(rank, *ranks_[static_cast<std::size_t>(rank)]);
       } catch (const Failure& failure) {
@@ -48,6 +47,7 @@ class GlooWorld {
  private:
   HostSession session_;
   std::vector<std::unique_ptr<Communicator>> ranks_;
+  Crew crew_;
 };
 
 CONFORMS(GlooWorld);

@@ -34,7 +34,10 @@ class HierarchicalWorld {
 
   /// `hosts`: by rank.
   explicit HierarchicalWorld(std::vector<int> hosts, Hierarchy hierarchy = {true, true})
-      : hosts_(std::move(hosts)), hierarchy_(hierarchy), meshes_(loopback_mesh(size())) {
+      : hosts_(std::move(hosts)),
+        hierarchy_(hierarchy),
+        meshes_(loopback_mesh(size())),
+        crew_(size()) {
     for (const int host : hosts_) {
       if (!arenas_.contains(host)) arenas_[host] = Arena::create(size());
     }
@@ -64,7 +67,7 @@ class HierarchicalWorld {
 
   /// body(rank, communicator) on all ranks at once.
   void run(const std::function<void(int, Communicator&)>& body) {
-    run_threads(size(), [&](int rank) {
+    crew_.run([&](int rank) {
       try {
         body(rank, *ranks_[static_cast<std::size_t>(rank)]);
       } catch (...) {
@@ -89,6 +92,7 @@ class HierarchicalWorld {
   std::vector<std::shared_ptr<Mesh>> meshes_;
   std::map<int, std::shared_ptr<Arena>> arenas_;
   std::vector<std::unique_ptr<HierarchicalCommunicator>> ranks_;
+  Crew crew_;
 };
 
 }  // namespace hvdtune::testing

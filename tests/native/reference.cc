@@ -11,6 +11,51 @@
 
 namespace hvdtune::testing {
 
+[[gnu::flatten]] HalfFormat::HalfFormat(int fraction_bits) : fraction_bits_(fraction_bits) {
+  const int exponent_bits = 15 - fraction_bits;
+  bias_ = (1 << (exponent_bits - 1)) - 1;
+  infinity_ = ((1 << exponent_bits) - 1) << fraction_bits;
+  for (int bits = 0; bits <= infinity_; ++bits) magnitudes_.push_back(magnitude(bits));
+}
+
+[[gnu::flatten]] double HalfFormat::decode(std::uint16_t bits) const {
+  const int rest = bits & 0x7fff;
+  if (rest > infinity_) return std::numeric_limits<double>::quiet_NaN();
+  return std::copysign(magnitudes_[static_cast<std::size_t>(rest)], bits >= 0x8000 ? -1.0 : 1.0);
+}
+
+[[gnu::flatten]] std::uint16_t HalfFormat::encode(double value) const {
+  const int sign = std::signbit(value) ? 0x8000 : 0;
+  if (std::isnan(value)) return static_cast<std::uint16_t>(sign | infinity_ | 1);
+  const double wanted = std::fabs(value);
+  const auto above = std::lower_bound(magnitudes_.begin(), magnitudes_.end(), wanted);
+  auto bits = static_cast<int>(above - magnitudes_.begin());
+  if (bits > 0 && magnitudes_[static_cast<std::size_t>(bits)] != wanted) {
+    // Infinity rounds like the finite value that would follow the largest one.
+    const double high = bits == infinity_ ? magnitude_after_largest() : *above;
+    const double low = magnitudes_[static_cast<std::size_t>(bits) - 1];
+    const double middle = (low + high) / 2;
+    if (wanted < middle || (wanted == middle && bits % 2 == 1)) --bits;
+  }
+  return static_cast<std::uint16_t>(sign | bits);
+}
+
+double HalfFormat::magnitude(int bits) const {
+  const int fraction = bits & ((1 << fraction_bits_) - 1);
+  const int exponent = bits >> fraction_bits_;
+  if (bits == infinity_) return std::numeric_limits<double>::infinity();
+  if (exponent == 0) return std::ldexp(fraction, 1 - bias_ - fraction_bits_);
+  return std::ldexp(fraction + (1 << fraction_bits_), exponent - bias_ - fraction_bits_);
+}
+
+double HalfFormat::magnitude_after_largest() const { return std::ldexp(1.0, bias_ + 1); }
+
+const HalfFormat& half_format(DType dtype) {
+  static const HalfFormat float16(10);
+  static const HalfFormat bfloat16(7);
+  return dtype == DType::kFloat16 ? float16 : bfloat16;
+}
+
 namespace {
 
 template <class T>
@@ -81,8 +126,9 @@ T reduce_element(DType dtype, KernelOp op, const std::vector<T>& values, double 
 
 }  // namespace
 
-Bytes reference_reduce(DType dtype, KernelOp op, const std::vector<const void*>& sources,
-                       std::size_t count, double post) {
+[[gnu::flatten]] Bytes reference_reduce(DType dtype, KernelOp op,
+                                        const std::vector<const void*>& sources, std::size_t count,
+                                        double post) {
   Bytes out(count * dtype_size(dtype));
   with_storage(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -98,7 +144,8 @@ Bytes reference_reduce(DType dtype, KernelOp op, const std::vector<const void*>&
   return out;
 }
 
-void fill_random(DType dtype, void* to, std::size_t count, std::mt19937_64& generator) {
+[[gnu::flatten]] void fill_random(DType dtype, void* to, std::size_t count,
+                                  std::mt19937_64& generator) {
   std::normal_distribution<double> normal(0.0, 2.0);
   with_storage(dtype, [&](auto zero) {
     using T = decltype(zero);

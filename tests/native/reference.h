@@ -1,7 +1,8 @@
 #pragma once
 
 // Reductions written down as plainly as possible, one element at a time, to compare results with.
-// reference.cc is compiled without a sanitizer: it would take most of the time of some tests.
+// reference.cc is compiled without a sanitizer: it would take most of the time of some tests. So it
+// inlines all it calls of the standard library, of which the linker may have taken the sanitizer's.
 
 #include <algorithm>
 #include <cmath>
@@ -23,46 +24,15 @@ namespace hvdtune::testing {
 /// through bit tricks as in base/half.h) and encoded by looking for the nearest value.
 class HalfFormat {
  public:
-  explicit HalfFormat(int fraction_bits) : fraction_bits_(fraction_bits) {
-    const int exponent_bits = 15 - fraction_bits;
-    bias_ = (1 << (exponent_bits - 1)) - 1;
-    infinity_ = ((1 << exponent_bits) - 1) << fraction_bits;
-    for (int bits = 0; bits <= infinity_; ++bits) magnitudes_.push_back(magnitude(bits));
-  }
+  explicit HalfFormat(int fraction_bits);
 
-  [[nodiscard]] double decode(std::uint16_t bits) const {
-    const int rest = bits & 0x7fff;
-    if (rest > infinity_) return std::numeric_limits<double>::quiet_NaN();
-    return std::copysign(magnitudes_[static_cast<std::size_t>(rest)], bits >= 0x8000 ? -1.0 : 1.0);
-  }
-
-  [[nodiscard]] std::uint16_t encode(double value) const {
-    const int sign = std::signbit(value) ? 0x8000 : 0;
-    if (std::isnan(value)) return static_cast<std::uint16_t>(sign | infinity_ | 1);
-    const double wanted = std::fabs(value);
-    const auto above = std::lower_bound(magnitudes_.begin(), magnitudes_.end(), wanted);
-    auto bits = static_cast<int>(above - magnitudes_.begin());
-    if (bits > 0 && magnitudes_[static_cast<std::size_t>(bits)] != wanted) {
-      // Infinity rounds like the finite value that would follow the largest one.
-      const double high = bits == infinity_ ? magnitude_after_largest() : *above;
-      const double low = magnitudes_[static_cast<std::size_t>(bits) - 1];
-      const double middle = (low + high) / 2;
-      if (wanted < middle || (wanted == middle && bits % 2 == 1)) --bits;
-    }
-    return static_cast<std::uint16_t>(sign | bits);
-  }
-
+  [[nodiscard]] double decode(std::uint16_t bits) const;
+  [[nodiscard]] std::uint16_t encode(double value) const;
   [[nodiscard]] int infinity() const { return infinity_; }
 
  private:
-  [[nodiscard]] double magnitude(int bits) const {
-    const int fraction = bits & ((1 << fraction_bits_) - 1);
-    const int exponent = bits >> fraction_bits_;
-    if (bits == infinity_) return std::numeric_limits<double>::infinity();
-    if (exponent == 0) return std::ldexp(fraction, 1 - bias_ - fraction_bits_);
-    return std::ldexp(fraction + (1 << fraction_bits_), exponent - bias_ - fraction_bits_);
-  }
-  [[nodiscard]] double magnitude_after_largest() const { return std::ldexp(1.0, bias_ + 1); }
+  [[nodiscard]] double magnitude(int bits) const;
+  [[nodiscard]] double magnitude_after_largest() const;
 
   int fraction_bits_;
   int bias_;
@@ -70,11 +40,7 @@ class HalfFormat {
   std::vector<double> magnitudes_;
 };
 
-inline const HalfFormat& half_format(DType dtype) {
-  static const HalfFormat float16(10);
-  static const HalfFormat bfloat16(7);
-  return dtype == DType::kFloat16 ? float16 : bfloat16;
-}
+const HalfFormat& half_format(DType dtype);
 
 inline bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
 

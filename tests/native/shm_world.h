@@ -16,7 +16,8 @@ namespace hvdtune::testing {
 class World {
  public:
   /// With `helpers.threads` helpers a rank.
-  explicit World(int ranks, const HelperOptions& helpers = {}) : arena_(Arena::create(ranks)) {
+  explicit World(int ranks, const HelperOptions& helpers = {})
+      : arena_(Arena::create(ranks)), crew_(ranks) {
     std::vector<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -27,7 +28,7 @@ class World {
 
   /// body(rank, communicator) on all ranks at once.
   void run(const std::function<void(int, ShmCommunicator&)>& body) {
-    run_threads(static_cast<int>(ranks_.size()), [&](int rank) {
+    crew_.run([&](int rank) {
       try {
         body(rank, *ranks_[static_cast<std::size_t>(rank)]);
       } catch (const Failure& failure) {
@@ -43,6 +44,7 @@ class World {
  private:
   std::shared_ptr<Arena> arena_;
   std::vector<std::unique_ptr<ShmCommunicator>> ranks_;
+  Crew crew_;
 };
 
 }  // namespace hvdtune::testing

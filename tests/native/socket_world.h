@@ -51,7 +51,8 @@ inline std::vector<std::shared_ptr<Mesh>> loopback_mesh(
 /// One communicator a rank over sockets, each used from a thread of its own.
 class SocketWorld {
  public:
-  explicit SocketWorld(int ranks, Patience patience = {}) : meshes_(loopback_mesh(ranks)) {
+  explicit SocketWorld(int ranks, Patience patience = {})
+      : meshes_(loopback_mesh(ranks)), crew_(ranks) {
     std::vector<int> members;
     for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -62,7 +63,7 @@ class SocketWorld {
 
   /// body(rank, communicator) on all ranks at once.
   void run(const std::function<void(int, SocketCommunicator&)>& body) {
-    run_threads(size(), [&](int rank) {
+    crew_.run([&](int rank) {
       try {
         body(rank, *ranks_[static_cast<std::size_t>(rank)]);
       } catch (const Failure& failure) {
@@ -78,6 +79,7 @@ class SocketWorld {
  private:
   std::vector<std::shared_ptr<Mesh>> meshes_;
   std::vector<std::unique_ptr<SocketCommunicator>> ranks_;
+  Crew crew_;
 };
 
 }  // namespace hvdtune::testing

@@ -11,7 +11,7 @@ from rank_programs import data_planes, digits
 from support.hosts.mpis import MPIS, OPEN_MPI, Mpi
 from support.hosts.planes import in_shared_memory
 from support.jobs.ranks import run_ranks, run_under
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 CHOSEN = {"HOROVOD_CPU_OPERATIONS": "MPI"}
 
@@ -76,6 +76,7 @@ def test_survivors_are_told_and_end_where_mpirun_lets_them(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not EVERY, reason="test_launchers has it between hosts: HVDTUNE_TEST_LONG=1")
 def test_training_gives_the_same_weights() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
