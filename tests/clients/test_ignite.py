@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 TRAINING = str(Path(__file__).with_name("ignite_training.py"))
 JOB = hvdtune_command("run", "-np", "2", sys.executable, TRAINING)
 # Ways to join a job, which the same ranks go one after the other. Then ways to have Ignite start
-# one; for those that it starts itself, `parallel` calls `spawn`.
+# one, by `horovod.run`.
 JOINING = ("joined", "initialized", "context")
-STARTING = ("spawn", "parallel") if EVERY else ("parallel",)
+STARTING = ("spawn", "parallel") if EVERY else ()
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,7 @@ from rank_programs import estimator_rank
 from support.jobs.leftovers import left_by_test, look
 from support.jobs.ranks import run_ranks
 from support.spark_sessions import spark_session
+from support.tiers import EVERY
 
 from hvdtune.spark.common import util
 from hvdtune.spark.common.backend import Backend, LocalBackend, SparkBackend
@@ -220,7 +221,7 @@ def test_as_a_single_process_would(df: Any, store: Any, ranks: int):
         assert (ours - theirs).abs().max() <= 1e-6
 
 
-@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("compress", [False, True] if EVERY else [True])
 def test_vectors_and_labels_of_several_types(df: Any, store: Any, compress: bool):
     class Net(torch.nn.Module):
         def __init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rank_programs import tuned
 from support.jobs.ranks import RanksResult, hvdtune_command, run_ranks, run_under
+from support.tiers import EVERY
 
 from hvdtune.autotune.memory.store import Store
 from hvdtune.autotune.report import log
@@ -294,6 +295,7 @@ def test_an_elastic_reset_goes_on_with_what_was_found(tmp_path: Path, torch_prog
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not EVERY, reason="the optimizer is the same: HVDTUNE_TEST_LONG=1")
 def test_lightning(tmp_path: Path, torch_programs: Any) -> None:
     pytest.importorskip("lightning")
     path = tmp_path / "log.csv"
