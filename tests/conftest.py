@@ -6,6 +6,7 @@ import functools
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ WITHOUT_PROCESSES = (TESTS / "unit",)
 NATIVE = TESTS / "native"
 # From so many tests on, their gaps are long enough to build the native ones.
 MANY = 200
+# With `-n`, environments are tested after the files with so many tests: they are made by then.
+AS_MANY = 10
 BUILDS = pytest.StashKey[NativeBuilds]()
 ENVIRONMENTS_MADE = pytest.StashKey[Making]()
 # Tests that have begun and not ended, and when they began, s. With `-n`, those of all processes.
@@ -34,9 +37,30 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return "long tests are left out: -m long runs them, -m '' runs all"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The native tests last: they are built meanwhile. With `-n`, files with few tests are last."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The native tests last: they are built meanwhile. With `-n`, files with few tests are last,
+    and fill what is left of the time that one process takes longer than another."""
     items.sort(key=lambda item: NATIVE in item.path.parents)
+    if hasattr(config, "workerinput"):
+        scopes = [scope_of(config.rootpath, item.nodeid) for item in items]
+        many = Counter(scopes)
+        places = dict(zip(items, scopes, strict=True))
+        items.sort(key=lambda item: -max(many[places[item]], AS_MANY * is_environment(item.nodeid)))
+
+
+def is_environment(nodeid: str) -> bool:
+    """Whether a test runs all tests of an environment."""
+    return "::test_in_environment[" in nodeid
+
+
+def scope_of(root: Path, nodeid: str) -> str:
+    """What stays in one process with `-n`: a file's tests, which share rigs and what they have
+    started. So do all tests of rigs of hosts: two rigs have hosts of the same names, of which Open
+    MPI takes one for the other. Environments, which share nothing, are tests by themselves."""
+    if is_environment(nodeid):
+        return nodeid
+    file = nodeid.split("::", 1)[0]
+    return "rigs of hosts" if _builds_rigs(root / file) else file
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -103,20 +127,14 @@ def _builds_rigs(file: Path) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`, a file's tests stay in one process: they share rigs and what they have started.
-
-    So do all tests of rigs of hosts: two rigs have hosts of the same names, of which Open MPI takes
-    one for the other. Environments, which share nothing, are tests by themselves.
-    """
+    """With `-n`: see scope_of."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            if "::test_in_environment[" in nodeid:
-                return nodeid
-            scope = str(super()._split_scope(nodeid))
-            return "rigs of hosts" if _builds_rigs(config.rootpath / scope) else scope
+            return scope_of(config.rootpath, nodeid)
 
+    config.option.loadscopereorder = False  # pytest_collection_modifyitems has the order
     return Scheduling(config, log)
 
 
