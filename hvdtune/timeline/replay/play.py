@@ -357,6 +357,7 @@ class _Step:
                 return True
         if time < inf:
             self.cycled |= cycled
+            self.filled |= not everything
             self._close(time, everything)
             return True
         if self.missing:  # they wait for a tensor that is never ready: the recording is incomplete
@@ -444,7 +445,6 @@ class _Step:
         since, head = self.queue[0]
         size = self.sizes[head]
         if size >= self.rules.threshold:
-            self.filled = True
             return since
         if not self.reaches:
             return inf
@@ -453,7 +453,6 @@ class _Step:
                 continue
             size += self.sizes[index]
             if size >= self.rules.threshold:
-                self.filled = True
                 return since
         return inf
 
@@ -477,6 +476,7 @@ class _Step:
         head, threshold = ready[0], self.rules.threshold
         batch, size, full = [head], self.sizes[head], self.sizes[head] >= threshold
         if full:
+            self.filled = True
             return batch, True
         for index in ready[1:]:
             if self.alike[index] != self.alike[head]:
