@@ -70,7 +70,8 @@ class Environment:
         return "\n".join([f"# Python {version}", *self.requirements, *self.without_dependencies])
 
 
-# Those whose tests take longest are first: with `-n 2` the last test ends alone.
+# In an order in which `-n 2`, where a process takes the next test before it has done the one before,
+# gives one process the first two and the other one the rest, which take as long.
 ENVIRONMENTS = {
     one.name: one
     for one in (
@@ -90,6 +91,14 @@ ENVIRONMENTS = {
             # tf-keras requires `tensorflow`, which would be installed over tensorflow-cpu.
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
+        ),
+        Environment(
+            "tf-keras",
+            (),
+            ("frameworks/test_keras_legacy*.py",),
+            within="tensorflow-2.21",
+            imports=("tensorflow", "tf_keras"),
+            variables={"TF_USE_LEGACY_KERAS": "1"},
         ),
         Environment(
             "clusters",
@@ -113,14 +122,6 @@ ENVIRONMENTS = {
             _OPERATIONS,
             newest_python=(3, 12),
             older=(3, 12),
-        ),
-        Environment(
-            "tf-keras",
-            (),
-            ("frameworks/test_keras_legacy*.py",),
-            within="tensorflow-2.21",
-            imports=("tensorflow", "tf_keras"),
-            variables={"TF_USE_LEGACY_KERAS": "1"},
         ),
         # The last MXNet, and the last NumPy that it works with.
         Environment(
