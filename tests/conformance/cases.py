@@ -180,9 +180,11 @@ def ops_of(dtype: str) -> tuple[str, ...]:
     return tuple(op for op in OPS if not (dtype == "bool" and op == "Average"))
 
 
-def _shapes(size: int, thorough: bool, rows: bool = False) -> list[tuple[int, ...]]:
+def _shapes(face: Face, size: int, thorough: bool, rows: bool = False) -> list[tuple[int, ...]]:
     """The shapes of single forms: with a first dimension only, if these need ``rows``."""
-    found = FEW if size <= SMALL and not thorough else (*SHAPES, (LARGEST,))
+    found: tuple[tuple[int, ...], ...] = (*SHAPES, (LARGEST,))
+    if not thorough and (face.narrow or size <= SMALL):
+        found = FEW if size <= SMALL else (*FEW, (LARGEST,))
     return [shape for shape in found if shape or not rows]
 
 
@@ -215,7 +217,7 @@ class Turns:
 def allreduce(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type, shape and operator."""
     turns = Turns(face, ALLREDUCES, thorough)
-    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(size, thorough))):
+    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(face, size, thorough))):
         ops = ops_of(dtype)
         if shape == (LARGEST,) and not thorough:
             ops = (ops[index % len(ops)],)
@@ -263,7 +265,7 @@ def allgather(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape, with another number of rows on every rank."""
     turns = Turns(face, ALLGATHERS, thorough)
     for dtype, shape in product(
-        face.dtypes, [*_shapes(size, thorough, rows=True), (4, 0), (7, 2, 2)]
+        face.dtypes, [*_shapes(face, size, thorough, rows=True), (4, 0), (7, 2, 2)]
     ):
         if shape == (LARGEST,):
             shape = (LARGEST // size,)
@@ -282,7 +284,7 @@ def grouped_allgather(face: Face, size: int, thorough: bool) -> Iterator[Case]:
 def broadcast(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape from every root; the largest take the roots in turn."""
     turns = Turns(face, BROADCASTS, thorough)
-    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(size, thorough))):
+    for index, (dtype, shape) in enumerate(product(face.dtypes, _shapes(face, size, thorough))):
         is_large = prod(shape) > 1000
         for root in [index % size] if is_large else range(size):
             for form, named in turns(shape):
@@ -293,7 +295,7 @@ def alltoall(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape with even parts, and with splits in every form that they may have."""
     turns = Turns(face, ALLTOALLS, thorough)
     kinds = ("", "list", "tuple", "tensor")
-    for dtype, shape in product(face.dtypes, [*_shapes(size, thorough, rows=True), (12, 2)]):
+    for dtype, shape in product(face.dtypes, [*_shapes(face, size, thorough, rows=True), (12, 2)]):
         for splits in ("", "list") if prod(shape) > 1000 else kinds:
             for form, named in turns(shape):
                 yield Case(form, ((dtype, shape),), splits=splits, named=named)
@@ -303,7 +305,7 @@ def reducescatter(face: Face, size: int, thorough: bool) -> Iterator[Case]:
     """Every type and shape, Sum and Average, with factors and without."""
     turns = Turns(face, REDUCESCATTERS, thorough)
     types = [dtype for dtype in face.dtypes if dtype != "bool"]
-    shapes = [*_shapes(size, thorough, rows=True), (2 * size + 1, 4), (2 * size, 3)]
+    shapes = [*_shapes(face, size, thorough, rows=True), (2 * size + 1, 4), (2 * size, 3)]
     for dtype, shape, op in product(types, shapes, OPS[:2]):
         for scale in ((1.0, 1.0), (0.5, 3.0)):
             if scale == (1.0, 1.0) or prod(shape) <= 1000:

@@ -7,25 +7,15 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from conformance.suite import FaceConformance, parameters
+from conformance.suite import FaceConformance, parameters, ranks_of
 from support.jobs.leftovers import left_by_test, look
 from support.jobs.nursery import MARK
 from support.tiers import EVERY
 
-# A job of so many ranks runs the table. A thorough one has all forms of all but large tensors.
-# Where the engine carries what a face has understood, one number of ranks tells as much as three,
-# and one face as much as all.
-MOST = ((1, 2, 3), [(3, True), (8, False)])
-FEWER = ((1, 2, 3), [])
-FEWEST = ((1, 3), [])
-ALL = ((1, 2, 3), [(3, True), (2, True), (8, True), (8, False)])
-
-
-def _tables(name: str) -> tuple[tuple[int, ...], list[tuple[int, bool]]]:
-    """The numbers of ranks of a face's quick tests, and those of its long ones, thorough or not."""
-    if EVERY:
-        return ALL
-    return {"numpy": MOST, "torch": FEWER}.get(name, FEWEST)
+# A job of so many ranks runs the table in the long tests, a thorough one with all forms of all but
+# large tensors. Where the engine carries what a face has understood, one face tells as much as all.
+OF_NUMPY = [(3, True), (8, False)]
+OF_ALL = [(3, True), (2, True), (8, True), (8, False)] if EVERY else []
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,12 +23,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     names = metafunc.fixturenames
     if "np" in names:
-        ranks, tables = _tables(metafunc.cls.face.name)
+        face = metafunc.cls.face
+        tables = OF_ALL or (OF_NUMPY if face.name == "numpy" else [])
         long = [
             pytest.param(np, thorough, marks=pytest.mark.long, id=f"np{np}{'-thorough' * thorough}")
             for np, thorough in tables
         ]
-        quick = [pytest.param(np, False, id=f"np{np}") for np in ranks]
+        quick = [pytest.param(np, False, id=f"np{np}") for np in ranks_of(face)]
         metafunc.parametrize("np, thorough", [*quick, *long])
     elif "thorough" in names:
         long = pytest.param(True, marks=pytest.mark.long, id="thorough")

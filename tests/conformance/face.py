@@ -64,6 +64,9 @@ class Face:
         "names_in_flight",
     )
     """The blocks of mistakes that it goes through; the others have tests of its own."""
+    narrow = False
+    """Whether the quick table has fewer shapes and numbers of ranks: a compiled call does with one
+    what it does with all, and they take long to trace."""
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
 

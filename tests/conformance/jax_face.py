@@ -23,6 +23,7 @@ class JaxFace(Face):
     name = "jax"
     hvd = hvdtune.jax
     kind = jax.Array
+    narrow = True
     forms = DIFFERENTIABLE
     takes = ("no tensor",)  # a list of numbers is a pytree
     autodiff = True

@@ -32,6 +32,7 @@ class MxnetFace(Face):
     name = "mxnet"
     hvd = hvdtune.mxnet
     kind = mx.nd.NDArray
+    narrow = True
     dtypes = (
         "uint8",
         "int8",

@@ -18,6 +18,7 @@ class TensorFlowFace(Face):
     name = "tensorflow"
     hvd = hvdtune.tensorflow
     kind = tf.Tensor
+    narrow = True
     forms = DIFFERENTIABLE
     autodiff = True
     # What a call refuses by itself is tested with TensorFlow's operations.
