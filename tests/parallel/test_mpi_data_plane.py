@@ -76,7 +76,7 @@ def test_survivors_are_told_and_end_where_mpirun_lets_them(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not EVERY, reason="test_launchers has it between hosts: HVDTUNE_TEST_LONG=1")
+@pytest.mark.skipif(not EVERY, reason="operations have the same bits: HVDTUNE_TEST_LONG=1")
 def test_training_gives_the_same_weights() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

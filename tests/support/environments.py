@@ -70,8 +70,8 @@ class Environment:
         return "\n".join([f"# Python {version}", *self.requirements, *self.without_dependencies])
 
 
-# In an order in which `-n 2`, where a process takes the next test before it has done the one before,
-# gives one process the first two and the other one the rest, which take as long.
+# With `-n 2`, a process takes the next test before it has done the one before: one gets the first
+# two here, and the other one the rest, which take as long.
 ENVIRONMENTS = {
     one.name: one
     for one in (
