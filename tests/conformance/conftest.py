@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from conformance.suite import FaceConformance, parameters, ranks_of
+from conformance.suite import MISTAKEN, FaceConformance, parameters, ranks_of
 from support.jobs.leftovers import left_by_test, look
 from support.jobs.nursery import MARK
 from support.tiers import EVERY
@@ -21,10 +21,9 @@ OF_ALL = [(3, True), (2, True), (8, True), (8, False)] if EVERY else []
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.cls is None or not issubclass(metafunc.cls, FaceConformance):
         return
-    names = metafunc.fixturenames
+    names, face = metafunc.fixturenames, metafunc.cls.face
+    tables = OF_ALL or (OF_NUMPY if face.name == "numpy" else [])
     if "np" in names:
-        face = metafunc.cls.face
-        tables = OF_ALL or (OF_NUMPY if face.name == "numpy" else [])
         long = [
             pytest.param(np, thorough, marks=pytest.mark.long, id=f"np{np}{'-thorough' * thorough}")
             for np, thorough in tables
@@ -32,8 +31,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         quick = [pytest.param(np, False, id=f"np{np}") for np in ranks_of(face)]
         metafunc.parametrize("np, thorough", [*quick, *long])
     elif "thorough" in names:
-        long = pytest.param(True, marks=pytest.mark.long, id="thorough")
-        metafunc.parametrize("thorough", [pytest.param(False, id="quick"), long])
+        long = [pytest.param(True, marks=pytest.mark.long, id="thorough")]
+        quick = [pytest.param(False, id="quick")]
+        metafunc.parametrize("thorough", quick + long * ((MISTAKEN, True) in tables))
     for wanted, values in parameters(metafunc.cls.face).items():
         if set(wanted.split(", ")) <= set(names):
             metafunc.parametrize(wanted, values)
