@@ -65,8 +65,8 @@ class Face:
     )
     """The blocks of mistakes that it goes through; the others have tests of its own."""
     narrow = False
-    """Whether the quick table has fewer shapes and numbers of ranks: a compiled call does with one
-    what it does with all, and they take long to trace."""
+    """Whether the quick table has fewer shapes and numbers of ranks: the face hands them on as they
+    are, and its framework takes long for each."""
     training = False
     """Whether it has an optimizer, and broadcasts parameters and the optimizer's state."""
 

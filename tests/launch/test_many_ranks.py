@@ -6,25 +6,26 @@ import pytest
 from rank_programs import launched
 from support.hosts.hosts_rig import hosts_rig, why_not
 from support.jobs.ranks import hvdtune_command, start_under
+from support.tiers import EVERY
 
 from hvdtune import _native
 from hvdtune.core import job
 from hvdtune.core.topology import Topology
 
 REASON = why_not()
-RANKS, STEPS = 72, 20  # more than one host may have
+RANKS, STEPS = (128, 1000) if EVERY else (72, 20)  # more than one host may have
 
 
 @pytest.mark.long
 @pytest.mark.skipif(bool(REASON), reason=REASON)
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(1200 if EVERY else 280)
 def test_four_hosts(tmp_path):
     with hosts_rig(4) as rig:
         hosts = ",".join(f"{name}:{RANKS // 4}" for name in rig.names)
         command = rig.on("hosta", hvdtune_command("run", "-np", str(RANKS), "-H", hosts))
         environment = rig.environment(tmp_path)
         with start_under(command, launched.identity, 3, STEPS, env=environment) as ranks:
-            values = ranks.wait(240).values
+            values = ranks.wait(1000 if EVERY else 240).values
     assert [seen["rank"] for seen in values] == [*range(RANKS)]
     assert all(seen["sums"] == {3.0 * RANKS} for seen in values)
     assert all(seen["gathered"] == [*range(RANKS)] for seen in values)
