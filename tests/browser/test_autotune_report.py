@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
+from support.tiers import EVERY
 
 from hvdtune.autotune.report import log
 from hvdtune.autotune.report import page as report
@@ -57,8 +59,10 @@ def own_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("horovods", [False, True])
+@pytest.mark.parametrize(
+    ("width", "horovods"),
+    product((1400, 390), (False, True)) if EVERY else [(1400, True), (390, False)],
+)
 def test_the_page_in_a_browser(
     browser: Any, own_log: Path, tmp_path: Path, width: int, horovods: bool
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.models.simulated_training import SimulatedSteps, short_cycle_is_best, tune
 from support.recordings.synthetic_capture import Job, Late, Tensor, recording
+from support.tiers import EVERY
 from viewers import artefact, change_colours, chromium
 
 from hvdtune.autotune.report import log
@@ -173,7 +174,8 @@ def browser() -> Iterator[Any]:
     "name",
     [
         *("short-steps", "long-names", "one-rank", "horovod"),
-        *("autotune", "horovods-autotune", "bench"),
+        *("autotune", "bench"),
+        *(["horovods-autotune"] if EVERY else []),
     ],
 )
 def test_nothing_is_cut_off(browser: Any, pages: dict[str, Path], name: str) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, planted, recording
+from support.tiers import EVERY
 from viewers import artefact, change_colours, chromium
 
 from hvdtune.timeline import api
@@ -35,6 +36,8 @@ JOBS = {
     "one-rank": Job(ranks=1, steps=20),
 }
 SCREENS = {"desk": (1400, 900), "phone": (390, 844)}
+# All on both with HVDTUNE_TEST_LONG=1.
+SHOWN = [("late", "desk"), ("wide", "phone"), ("stalled", "phone"), ("horovod", "desk")]
 #: WCAG 2.1 level AA: 4.5 for text, 3 for large text.
 CONTRAST, LARGE_CONTRAST, LARGE = 4.5, 3.0, 24.0
 SMALLEST_TEXT = 11.0  # px
@@ -192,8 +195,9 @@ def test_contrast_is_computed_as_the_standard_says() -> None:
     assert contrast([119, 119, 119], [255, 255, 255]) == pytest.approx(4.48, abs=0.01)
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-@pytest.mark.parametrize("name", [*JOBS, "horovod"])
+@pytest.mark.parametrize(
+    ("name", "screen"), product((*JOBS, "horovod"), SCREENS) if EVERY else SHOWN
+)
 def test_a_page_is_drawn_and_legible(show: Any, name: str, screen: str) -> None:
     shown = show(name, screen)
     for scheme in ("light", "dark"):

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 from support.jobs.client_runs import run_client
 from support.jobs.ranks import hvdtune_command
+from support.tiers import EVERY
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not EVERY, reason="installs a client: HVDTUNE_TEST_LONG=1"),
+]
 
 INFERENCE = str(Path(__file__).with_name("pyro_inference.py"))
 

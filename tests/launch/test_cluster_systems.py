@@ -328,7 +328,7 @@ def test_a_printed_mpijob(
     launcher, worker = pods_of(job)
     (etc_mpi / "hostfile").write_text(hostfile)
     with pods(rig, worker["command"], "/root/.ssh", tmp_path):
-        train(rig, without_program(launcher), image(tmp_path), script=EVERY or mpi == "openmpi")
+        train(rig, without_program(launcher), image(tmp_path))
 
 
 @pytest.mark.timeout(120)

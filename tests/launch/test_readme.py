@@ -31,15 +31,6 @@ def run_program(text: str, ranks: int) -> str:
     return run_under(hvdtune_command("run", "-np", str(ranks)), script)[0].stdout
 
 
-@pytest.mark.long
-def test_the_horovod_script() -> None:
-    printed = run_program(programs()[0], 4)
-    loss = re.search(r"^\[0\]<stdout>:loss ([0-9.]+) on 4 ranks$", printed, re.M)
-    assert loss, printed
-    # The target's weights are all 1 and the model's begin near 0: untrained, the loss is near 10.
-    assert float(loss[1]) < 1.0
-
-
 def test_the_function_as_a_job() -> None:
     script = new_directory() / "job.py"
     script.write_text(programs()[1], encoding="utf-8")
@@ -122,8 +113,11 @@ def follow(folder: Path, environ: dict[str, str], left_out: tuple[str, ...]) -> 
 
 def check(folder: Path, printed: str) -> None:
     """Each of README's lines has done what README says."""
+    losses = re.findall(r"loss ([0-9.]+) on 4 ranks$", printed, re.M)
+    assert losses, printed
+    # The target's weights are all 1 and the model's begin near 0: untrained, the loss is near 10.
+    assert all(float(loss) < 1.0 for loss in losses), printed
     for expected in (
-        "on 4 ranks",
         "[0, 10]",
         "0 [1. 1. 1.]",
         "hvdtune autotune: ",

@@ -9,7 +9,7 @@ from rank_programs import device_arrays, device_hierarchy
 from support.gpus import fake_gpus
 from support.jobs.ranks import RanksResult, run_ranks
 from support.recordings.timelines import carried_by
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 import hvdtune
 
@@ -45,8 +45,16 @@ def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("streams", "asynchronous"), [(1, 0), (2, 1)])
-@pytest.mark.parametrize("gpus", ["nccl", "hosts"], indirect=True)
+@pytest.mark.parametrize(
+    ("streams", "asynchronous", "gpus"),
+    [
+        (streams, asynchronous, gpus)
+        for streams, asynchronous in ((1, 0), (2, 1))
+        for gpus in ("nccl", "hosts")
+        if EVERY or (gpus == "nccl") == (asynchronous == 1)
+    ],
+    indirect=["gpus"],
+)
 def test_all_operations(streams: int, asynchronous: int, gpus: dict[str, str]) -> None:
     gpus["HOROVOD_NUM_NCCL_STREAMS"] = str(streams)
     gpus["HOROVOD_ENABLE_ASYNC_COMPLETION"] = str(asynchronous)

@@ -13,7 +13,7 @@ from rank_programs import sets, torch_adasum, torch_join, tuned
 from rank_programs.data_planes import WITHIN_HOSTS_FIRST
 from support.jobs.deaths import answers_of_survivors
 from support.jobs.ranks import run_checks_on, run_ranks, start_ranks
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 from hvdtune.autotune.report import log
 
@@ -24,7 +24,7 @@ LAYOUTS = {"2x2": [2, 2], "3+1": [3, 1]}
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("layout", long_too("3+1", long=LAYOUTS))
+@pytest.mark.parametrize("layout", LAYOUTS if EVERY else ["3+1"])
 def test_against_numpy(layout: str) -> None:
     hosts, blocks = LAYOUTS[layout], WITHIN_HOSTS_FIRST
     reports = run_ranks(

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 from rank_programs import random_program
 from support.jobs.ranks import run_ranks
+from support.tiers import EVERY
 
 SEED = os.environ.get("HVDTUNE_TEST_SEED")
 PROGRAMS = int(os.environ.get("HVDTUNE_TEST_PROGRAMS", "1" if SEED else "100"))
@@ -54,6 +55,7 @@ def test_random_programs() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not EVERY, reason="more of the same: HVDTUNE_TEST_LONG=1")
 @pytest.mark.skipif(SEED is not None, reason="HVDTUNE_TEST_SEED asks for other programs")
 @pytest.mark.timeout(TIMEOUT + 60)
 def test_more_random_programs() -> None:

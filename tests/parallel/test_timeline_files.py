@@ -17,7 +17,7 @@ from rank_programs import capture
 from support.jobs.launcher import Ended, start
 from support.jobs.ranks import hvdtune_command, start_ranks
 from support.recordings.captures import read_capture
-from support.tiers import long_too
+from support.tiers import EVERY, long_too
 
 from hvdtune.cli.main import main
 
@@ -116,7 +116,7 @@ def test_a_second_job_takes_another_file_and_says_so(tmp_path: Path, jobs: list[
     check_whole(tmp_path / "t.json", third)
 
 
-@pytest.mark.parametrize("file", long_too("t.json", long=["t.json.gz"]))
+@pytest.mark.parametrize("file", ["t.json", "t.json.gz"] if EVERY else ["t.json"])
 def test_jobs_that_start_at_once_get_a_file_each(
     tmp_path: Path, jobs: list[Job], file: str
 ) -> None:
@@ -311,7 +311,7 @@ def test_a_file_that_others_change_is_no_longer_recorded_to(
 
 @pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root: it mounts a small file system")
-@pytest.mark.parametrize("kilobytes", [100, 200, 400])
+@pytest.mark.parametrize("kilobytes", [100, 200, 400] if EVERY else [200])
 def test_a_small_file_system(tmp_path: Path, kilobytes: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from rank_programs import torch_overlap
 from support.jobs.ranks import run_ranks
+from support.tiers import EVERY
 
 from hvdtune.core.libraries.machine import usable_cpus
 
@@ -67,7 +68,7 @@ def test_the_tuner_waits_until_it_is_known() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 4] if EVERY else [2])
 def test_overlapping_is_tried_where_layers_wait(ranks: int) -> None:
     for told in run_ranks(ranks, torch_overlap.what_is_found_out, 0.01, 1024, 8, 120).values:
         assert told[0].startswith("being tried since step 15")
