@@ -12,7 +12,7 @@ import hvdtune.torch as hvd
 from hvdtune.core import tuning
 from hvdtune.core.exceptions import HorovodInternalError
 
-LAYERS = 60
+LAYERS = 20
 
 
 def network(seed: int, layers: int) -> nn.Sequential:
@@ -52,6 +52,7 @@ def with_everything(log: str) -> dict[str, Any]:
             for _ in range(20):
                 hvd.allreduce(torch.ones(1), op=hvd.Average)
             hvd.broadcast_object(model.state_dict(), root_rank=0)
+        compute()
         steps += 1
     in_force = tuning.current()
     sums = [float(sum(p.sum() for p in one.parameters())) for one in (model, other)]
