@@ -232,7 +232,7 @@ def _alltoall_now(call: Call, tree: Any) -> Any:
     leaves, structure = leaves_of(tree, call.operation)
     results = call.exchange([on_host(leaf) for leaf in leaves])
     counts = results[0][1] if results else np.array(call.splits, np.int32)
-    received = structure.unflatten([jnp.asarray(rows) for rows, _ in results])
+    received = structure.unflatten(jax.device_put([rows for rows, _ in results]))
     return received, jnp.asarray(counts)
 
 

@@ -32,10 +32,11 @@ class JaxFace(Face):
         return list  # as they are given
 
     def tensor(self, values: np.ndarray, dtype: str) -> Any:
-        return jnp.asarray(values).astype(dtype)
+        return jax.device_put(values.astype(jnp.dtype(dtype)))  # NumPy's cast: JAX compiles one
 
     def values(self, tensor: Any) -> np.ndarray:
-        return np.array(tensor.astype(jnp.float32) if tensor.dtype == jnp.bfloat16 else tensor)
+        found = np.array(tensor)
+        return found.astype(np.float32) if tensor.dtype == jnp.bfloat16 else found
 
     def dtype(self, tensor: Any) -> str:
         return str(tensor.dtype)
