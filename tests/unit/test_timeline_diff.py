@@ -163,7 +163,8 @@ def test_other_tensors_are_another_workload(
 def test_what_is_sent_once_at_the_start_is_no_part_of_a_step() -> None:
     one = analyse(recording(Job(ranks=2, steps=12)))
     broadcasts = one.tensors.iloc[[0] * 25].assign(op="broadcast", count=1)
-    more = replace(one, tensors=pd.concat([one.tensors, broadcasts], ignore_index=True))
+    more = replace(one)
+    more.tensors = pd.concat([one.tensors, broadcasts], ignore_index=True)
     assert comparison.workloads(one, more) == (True, "")
     other = analyse(recording(Job(ranks=2, steps=12, tensors=tensors(7, 5000))))
     assert "a communicates 20 tensors of 20 MiB a step" in comparison.workloads(more, other)[1]

@@ -24,13 +24,16 @@ STRAGGLER, TURNS, ONE_BY_ONE = (
     "ranks take turns",
     "small tensors one by one",
 )
-QUESTIONS = (
-    ranks.stragglers,
-    turns.taking_turns,
-    traffic.settings,
-    overlap.one_by_one,
-    overlap.no_overlap,
-)
+#: Kind → the questions whose answers may be of this kind. "no overlap" is asked last, since it is
+#: about what better settings leave.
+QUESTIONS = {
+    STRAGGLER: (ranks.stragglers,),
+    TURNS: (turns.taking_turns,),
+    ONE_BY_ONE: (overlap.one_by_one,),
+    "fusion threshold too small": (traffic.settings,),
+    "cycle time too long": (traffic.settings,),
+    "no overlap": (traffic.settings, overlap.one_by_one, overlap.no_overlap),
+}
 
 
 def case_of(job: Job) -> Case:
@@ -39,7 +42,7 @@ def case_of(job: Job) -> Case:
 
 def told(job: Job, kind: str) -> list[Finding]:
     case = case_of(job)
-    return [one for question in QUESTIONS for one in question(case) if one.kind == kind]
+    return [one for question in QUESTIONS[kind] for one in question(case) if one.kind == kind]
 
 
 def true_gain(bad: Job, good: Job) -> float:

@@ -72,8 +72,10 @@ def discordance(one: Play) -> np.ndarray:
     tensors = tensors[:: max(1, -(-len(tensors) // MOST))]
     if len(tensors) < 2:
         return np.zeros(len(one.programs))
-    pair = np.triu_indices(len(tensors), 1)
     submit = np.stack([p.submit[tensors] for p in one.programs])
+    if (np.maximum.accumulate(submit, axis=1) - submit <= AT_ONCE).all():
+        return np.zeros(len(one.programs))  # all ranks have the first one's order
+    pair = np.triu_indices(len(tensors), 1)
     gaps = submit[:, pair[1]] - submit[:, pair[0]]
     other = (gaps < -AT_ONCE) & (gaps[0] > AT_ONCE)
     shares: np.ndarray = other.mean(axis=1)

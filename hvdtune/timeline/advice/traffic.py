@@ -316,9 +316,11 @@ def communication(case: Case) -> list[Finding]:
     skew = case.part("skew_wait_s")
     exposed = _exposed(case) - skew
     apart = ", waiting for late ranks not counted" if skew >= MENTIONED else ""
+    if exposed < BOUND:
+        return []
     sizes = case.analysis.sizes
     reduced = sizes[(sizes["op"] == "allreduce") & sizes["busbw_gbps"].notna()]
-    if exposed < BOUND or reduced.empty:
+    if reduced.empty:
         return []
     heaviest = reduced.loc[reduced["total_s"].idxmax()]
     share = float(heaviest["peak_share"])

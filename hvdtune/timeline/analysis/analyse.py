@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.analysis import fusion, phases, quality, sizes, skew, step_starts
+from hvdtune.timeline.analysis import fusion, phases, quality, skew, step_starts
 from hvdtune.timeline.analysis.answers import Analysis
 from hvdtune.timeline.analysis.joint import Joint, join
 from hvdtune.timeline.analysis.owners import owners
@@ -28,7 +28,6 @@ def analyse(recording: Recording) -> Analysis:
     late = skew.lateness(joint, steps, parts)
     batches = fusion.batches(joint, steps, origin)
     by_epoch = fusion.settings_by_epoch(recording)
-    peak = next((r.identity.peak_gbps for r in recording.ranks.values() if r.identity.peak_gbps), 0)
     return Analysis(
         recording=recording,
         origin_ns=origin,
@@ -39,8 +38,6 @@ def analyse(recording: Recording) -> Analysis:
         stragglers=skew.stragglers(joint, steps, late),
         batches=batches,
         fusion=fusion.fusion(joint, steps, batches),
-        sizes=sizes.sizes(joint, peak or None),
-        tensors=sizes.tensors(joint, steps),
         stalls=quality.stalls(joint, steps, late, origin, starts),
         tuning=quality.tuning(joint, steps, origin),
         settings=by_epoch[max(by_epoch)],

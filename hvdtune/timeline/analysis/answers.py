@@ -9,7 +9,10 @@ the steps are counted from 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from hvdtune.timeline.analysis import sizes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,8 +97,6 @@ class Analysis:
     stragglers: pd.DataFrame  # rank, host, kind, steps_last_share, caused_s, from_step, to_step, …
     batches: pd.DataFrame  # serial, step, op, tensors, bytes, fill, reason, delay_s, begin_s, …
     fusion: Fusion
-    sizes: pd.DataFrame  # op, bytes_from, count, p50_s, p95_s, p99_s, algbw_gbps, busbw_gbps, …
-    tensors: pd.DataFrame  # name, op, dtype, bytes, count, wait_s, negotiation_s, last_share
     stalls: pd.DataFrame  # time_s, step, rank, seconds, text
     tuning: pd.DataFrame  # time_s, step, kind, epoch, text
     settings: dict[str, Any]  # variable → value in force at the end
@@ -105,3 +106,17 @@ class Analysis:
     phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once
     owners: tuple[Family, ...] = ()  # whose the operations are
+
+    # These are worked out when they are asked for: most findings do without them.
+
+    @cached_property
+    def sizes(self) -> pd.DataFrame:
+        """Columns: op, bytes_from, count, p50_s, p95_s, p99_s, algbw_gbps, busbw_gbps, …"""
+        ranks = self.recording.ranks.values()
+        peak = next((r.identity.peak_gbps for r in ranks if r.identity.peak_gbps), None)
+        return sizes.sizes(self.joint, peak)
+
+    @cached_property
+    def tensors(self) -> pd.DataFrame:
+        """Columns: name, op, dtype, bytes, count, wait_s, latency_s, last_share, alone_share."""
+        return sizes.tensors(self.joint, self.found_steps)

@@ -27,13 +27,14 @@ CALL = 500e3
 def waits_alone(program: Program) -> list[tuple[int, int]]:
     """(index of the wait, tensor) of the waits for a single tensor, in order."""
     waits = program.waits[:-1]  # the last one was not recorded
-    order = np.argsort(program.submit, kind="stable")
-    upto = np.searchsorted(program.submit[order], [at for at, _ in waits], side="right")
+    upto = np.searchsorted(program.submissions, [at for at, _ in waits], side="right")
     since = np.concatenate([[0], upto[:-1]]).astype(int)
+    numbers = np.flatnonzero(upto - since == 1)
+    tensors = program.order[since[numbers]].tolist()
     return [
-        (number, int(order[since[number]]))
-        for number in np.flatnonzero(upto - since == 1).tolist()
-        if order[since[number]] in waits[number][1]
+        (number, tensor)
+        for number, tensor in zip(numbers.tolist(), tensors, strict=True)
+        if tensor in program.needed[number]
     ]
 
 

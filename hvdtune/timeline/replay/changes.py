@@ -54,6 +54,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.durations = durations(self.stretches)
+        self._of_rules: dict[Rules, Replay] = {}
         if self.rules.slowdown > 1 or self._waited:
             self.stretches = with_overlaps(self.stretches, self.rules, self.durations)
         self.unchanged = self.replay(unchanged)
@@ -76,7 +77,13 @@ class Bench:
 
     def replay(self, change: Change) -> Replay:
         """The sample with a change."""
-        return play(*change(self.stretches, self.rules), self.durations)
+        stretches, rules = change(self.stretches, self.rules)
+        if stretches is not self.stretches:
+            return play(stretches, rules, self.durations)
+        # Only the rules are others: the same ones are asked about more than once.
+        if rules not in self._of_rules:
+            self._of_rules[rules] = play(stretches, rules, self.durations)
+        return self._of_rules[rules]
 
     def gain(self, change: Change) -> float:
         """Share of all recorded steps' time that a change saves; negative if it costs time."""

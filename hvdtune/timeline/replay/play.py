@@ -374,27 +374,32 @@ class _Step:
     def _advance(self, rank: int) -> None:
         """Compute, submit and wait until the rank is blocked or the step is over."""
         waits, needed, done = self.programs[rank].waits, self.needed[rank], self.done
-        while self.position[rank] < len(waits):
-            at, needs = waits[self.position[rank]][0], needed[self.position[rank]]
+        for position in range(self.position[rank], len(waits)):
+            at, needs = waits[position][0], needed[position]
             self._submit(rank, at)
             time = at + self.shift[rank]
             complete = max([done[index] for index in needs], default=-inf)
             if complete == inf:
+                self.position[rank] = position
                 self.since[rank] = time
                 self.missing[rank] = {index for index in needs if done[index] == inf}
                 return
             if complete > time:
                 self.stood[rank].append((time, complete))
                 self.shift[rank] += complete + self.rules.costs.waking - time
-            self.position[rank] += 1
+        self.position[rank] = len(waits)
         self._submit(rank, inf)
 
     def _submit(self, rank: int, until: float) -> None:
         program, sent, shift = self.programs[rank], self.sent[rank], self.shift[rank]
-        upto = bisect_right(program.finite, until, sent)
+        times = program.finite
+        if sent == len(times) or times[sent] > until:
+            return
+        upto = bisect_right(times, until, sent)
         latest, lacking = self.latest, self.lacking
-        for own, index in zip(program.finite[sent:upto], program.sequence[sent:upto], strict=True):
-            latest[index] = max(latest[index], own + shift)
+        for own, index in zip(times[sent:upto], program.sequence[sent:upto], strict=True):
+            if own + shift > latest[index]:
+                latest[index] = own + shift
             lacking[index] -= 1
             if not lacking[index]:
                 self.fresh.append((latest[index], index))

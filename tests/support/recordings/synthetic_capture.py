@@ -18,7 +18,6 @@ import gzip
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -393,12 +392,22 @@ def _settings(job: Job) -> dict[str, Any]:
     }
 
 
-@cache
+#: What recording() has simulated, for step_seconds(): tests ask for both.
+_step_seconds: dict[Job, float] = {}
+
+
 def step_seconds(job: Job) -> float:
     """Mean duration of a step of `job`: what the slowest rank needs, seconds."""
-    ends = simulate(job).step_ends
-    begin = START_NS + 1_000_000
-    return float(ends[:, -1].max() - begin) / 1e9 / job.steps
+    if job not in _step_seconds:
+        _keep_step_seconds(job, simulate(job))
+    return _step_seconds[job]
+
+
+def _keep_step_seconds(job: Job, simulated: Simulated) -> None:
+    ends = simulated.step_ends
+    if ends.size:
+        begin = START_NS + 1_000_000
+        _step_seconds[job] = float(ends[:, -1].max() - begin) / 1e9 / job.steps
 
 
 def identity(job: Job, rank: int) -> Identity:
@@ -424,7 +433,9 @@ def identity(job: Job, rank: int) -> Identity:
 
 def recording(job: Job) -> Recording:
     """The job as a reader should see it: all recorded ranks, exactly on rank 0's clock."""
-    return _recording(job, simulate(job))
+    simulated = simulate(job)
+    _keep_step_seconds(job, simulated)
+    return _recording(job, simulated)
 
 
 def _recording(job: Job, simulated: Simulated) -> Recording:

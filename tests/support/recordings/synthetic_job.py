@@ -126,14 +126,15 @@ class Job:
 def planted() -> dict[str, tuple[Job, Job]]:
     """Name → (a job with a fault, the same job without it)."""
     healthy = Job(steps=100, noise=0.01)
-    small = replace(healthy, tensors=tensors(200, 32 << 10))
-    huge = replace(healthy, tensors=tensors(20, MIB, last=30 * MIB))
+    short = replace(healthy, steps=50)  # where the fault is in every step
+    small = replace(short, tensors=tensors(200, 32 << 10))
+    huge = replace(short, tensors=tensors(20, MIB, last=30 * MIB))
     return {
-        "late": (replace(healthy, late=(Late(2, 0.030),)), healthy),
+        "late": (replace(short, late=(Late(2, 0.030),)), short),
         "late for a while": (replace(healthy, late=(Late(1, 0.030, 40, 60),)), healthy),
         "threshold 0": (replace(small, threshold=0), small),
-        "cycle 50 ms": (replace(healthy, cycle=0.050), healthy),
+        "cycle 50 ms": (replace(short, cycle=0.050), short),
         "huge tensor last": (huge, replace(huge, tensors=(huge.tensors[-1], *huge.tensors[:-1]))),
-        "no overlap": (replace(healthy, overlap=False), healthy),
+        "no overlap": (replace(short, overlap=False), short),
         "stalled": (replace(healthy, stall=Stall(3, 50, 65.0)), healthy),
     }
