@@ -25,7 +25,8 @@ from hvdtune.timeline import api
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = RayExecutor.create_settings()
 PORT = free_port()
-pytestmark = pytest.mark.timeout(180)
+SECONDS = 500.0  # for a program: on a machine with nothing else to do, a tenth of that
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,11 +138,16 @@ else:
     raise AssertionError("no error")
 executor.start()
 
+def log():
+    from hvdtune.ray import ray_logger
+
+    ray_logger.log({})
+
 def refuse(logged):
     raise LookupError("not mine")
 
 try:
-    executor.run(train, callbacks=[refuse])
+    executor.run(log, callbacks=[refuse])
 except LookupError as error:
     assert "not mine" in str(error)
 else:
@@ -158,11 +164,11 @@ def reduce():
     ray_logger.log({"size": hvd.size()})
     return float(hvd.allreduce(np.ones(1) * hvd.rank(), op=hvd.Sum)[0])
 
-elastic = RayExecutor(RayExecutor.create_settings(), min_workers=3, max_workers=3)
+elastic = RayExecutor(RayExecutor.create_settings(), min_workers=2, max_workers=2)
 elastic.start()
 logged = []
-assert elastic.run(reduce, callbacks=[logged.append]) == [3.0, 3.0, 3.0]
-assert logged == [{"size": 3}], logged
+assert elastic.run(reduce, callbacks=[logged.append]) == [1.0, 1.0]
+assert logged == [{"size": 2}], logged
 elastic.shutdown()
 ray.shutdown()
 print("all is well")
@@ -177,7 +183,7 @@ def output_of(*command: str, **variables: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=SECONDS,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -185,8 +191,10 @@ def output_of(*command: str, **variables: str) -> str:
 
 
 def test_a_client_runs_the_same_job(tmp_path: Path):
-    assert "all is well" in output_of("-c", CLIENT, str(PORT), str(tmp_path / "t.json"))
-    assert_nothing_reserved()
+    try:
+        assert "all is well" in output_of("-c", CLIENT, str(PORT), str(tmp_path / "t.json"))
+    finally:  # the next test needs what a client that has failed had reserved
+        assert_nothing_reserved()
 
 
 def test_the_example(nodes: Any):
@@ -240,16 +248,27 @@ def test_ray_train_s_trainer_for_horovod(tmp_path: Path):
     assert_nothing_reserved()
 
 
-def test_a_node_that_is_lost_ends_the_job(nodes: Any):
+def test_a_node_that_is_lost_ends_the_job(nodes: Any, tmp_path: Path):
     executor = RayExecutor(SETTINGS, num_hosts=2)
     executor.start()
     second = next(node for node in nodes.list_all_nodes() if node is not nodes.head_node)
     lost = second.node_id
-    removal = threading.Timer(0.5, nodes.remove_node, (second,))
+
+    def sleep() -> None:
+        (tmp_path / os.environ["HOROVOD_RANK"]).touch()
+        time.sleep(1000)
+
+    def remove() -> None:
+        deadline = time.monotonic() + SECONDS
+        while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        nodes.remove_node(second)
+
+    removal = threading.Thread(target=remove)
     removal.start()
     try:
         with pytest.raises(WorkerFailed) as raised:
-            executor.run(time.sleep, args=[1000])
+            executor.run(sleep)
     finally:
         removal.join()
     assert "died: its node has died" in str(raised.value)

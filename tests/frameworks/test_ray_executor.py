@@ -23,7 +23,7 @@ from hvdtune.ray.strategy import create_placement_group
 from hvdtune.timeline import api
 
 SETTINGS = RayExecutor.create_settings()
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -219,7 +219,7 @@ def test_within_a_placement_group_workers_take_its_resources():
         executor.start()
         try:
             free = ray.available_resources().get("CPU", 0)
-            return executor.run(train), free
+            return executor.run(joined), free
         finally:
             executor.shutdown()
 
@@ -227,7 +227,7 @@ def test_within_a_placement_group_workers_take_its_resources():
     try:
         task = ray.remote(trial).options(num_cpus=1, scheduling_strategy=place)
         found, free = ray.get(task.remote(SETTINGS))
-        check_training(found)
+        assert found == [(0, 2, 1.0), (1, 2, 1.0)]
         assert free == 1  # of four, three are the group's
         assert ray.util.placement_group_table(group)["state"] == "CREATED"
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import shutil
 import sys
 import threading
@@ -23,15 +22,11 @@ if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
 
 from rank_programs import spark_jobs
 from support import spark_programs
-from support.jobs.leftovers import left_by_test, look
-from support.spark_sessions import spark_session
+from support.spark_sessions import MARK
 
 from hvdtune.launch.errors import LaunchError
 from hvdtune.spark import HorovodRunner, cluster, log_to_driver, run
 from hvdtune.timeline import api
-
-#: In the environment of Spark's processes and of all that come of them.
-MARK = "HVDTUNE_TEST_SPARK"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
@@ -39,22 +34,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@pytest.fixture
+def session(classic_spark: Any) -> Any:
     """A classic session: local[2]."""
-    before = look(secrets.token_hex(16))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARK, secrets.token_hex(8))
-        with spark_session(tmp_path_factory.mktemp("spark")) as spark:
-            spark.sparkContext.setLogLevel("OFF")
-            yield spark
-    left = left_by_test(before)
-    assert not left, f"the tests left something behind: {left}"
+    classic_spark.sparkContext.setLogLevel("OFF")
+    return classic_spark
 
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the place of conftest's: the JVM and Spark's workers stay, `session` looks at the end."""
+    """In the place of conftest's: the JVM and workers stay, `classic_spark` looks at the end."""
     monkeypatch.setenv("HVDTUNE_AUTOTUNE_STORE", "")
     monkeypatch.setenv("HVDTUNE_TEST_DIRECTORY", str(tmp_path))
 
@@ -111,16 +100,20 @@ def test_results_come_by_rank_and_output_with_prefixes(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("session", "no_ranks_left")
-def test_torch_trains_and_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_as_many_ranks_as_there_are_slots_are_recorded(tmp_path: Path, torch: bool) -> None:
+    """With PyTorch on request: an estimator trains in Spark, too (test_spark_estimators)."""
     out = io.StringIO()
     file = tmp_path / "timeline.json"
-    # As many as there are slots.
-    losses = run(
-        spark_jobs.train, (5,), stdout=out, stderr=out, timeline=file,
-        prefix_output_with_timestamp=True,
-    )  # fmt: skip
-    assert losses[0] == losses[1]
-    assert losses[0][-1] < losses[0][0]
+    function, args = (spark_jobs.train, (5,)) if torch else (spark_jobs.allreduce, (1.0,))
+    found = run(
+        function, args, stdout=out, stderr=out, timeline=file, prefix_output_with_timestamp=True
+    )
+    if torch:
+        assert found[0] == found[1]
+        assert found[0][-1] < found[0][0]
+    else:
+        assert [one["sum"] for one in found] == [3.0, 3.0]
     assert "Running 2 processes (inferred from spark.default.parallelism)" in out.getvalue()
     assert [each.name for each in tmp_path.iterdir()] == ["timeline.json"]
     assert sorted(api.read(file).recording.ranks) == [0, 1]

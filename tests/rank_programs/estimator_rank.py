@@ -6,7 +6,11 @@ import os
 import pickle
 from typing import Any
 
-import torch  # noqa: F401  (ranks are forked from a process that has it)
+import pyspark  # noqa: F401  (ranks are forked from a process that has these)
+import torch  # noqa: F401
+
+# Ranks are forked from a process without threads: PyArrow must start none.
+os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
 
 
 def run(variables: dict[str, str], call: bytes) -> Any:

@@ -91,6 +91,8 @@ ENVIRONMENTS = {
             # tf-keras requires `tensorflow`, which would be installed over tensorflow-cpu.
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
+            # Programs this short end before what XLA optimises has paid.
+            variables={"XLA_FLAGS": "--xla_backend_optimization_level=0"},
         ),
         Environment(
             "tf-keras",

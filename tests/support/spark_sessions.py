@@ -1,4 +1,4 @@
-"""Spark sessions for tests: one JVM for a file of tests, which is gone when they are done."""
+"""Spark sessions for tests: one JVM for many tests, which is gone when they are done."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+#: In the environment of Spark's processes and of all that come of them.
+MARK = "HVDTUNE_TEST_SPARK"
 
 
 @contextmanager
@@ -36,6 +39,7 @@ def spark_session(folder: Path, master: str = "local[2]") -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.python.daemon.module": "support.spark_daemon",
     }
     builder = SparkSession.builder.master(master).appName("hvdtune-tests")
     for name, value in settings.items():

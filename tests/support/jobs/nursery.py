@@ -64,6 +64,8 @@ FRAMEWORKS = {
     "keras": ("keras",),
     "tf_keras": ("tf_keras",),
     "jax": ("jax",),
+    # What training for one of Spark's estimators needs.
+    "pyspark": ("pandas", "pyarrow.parquet", "pyspark.ml", "lightning.pytorch"),
 }
 TEST_MODULES = ("rank_programs.", "conformance.")
 
