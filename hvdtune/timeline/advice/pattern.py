@@ -39,8 +39,6 @@ def _most(who: np.ndarray) -> int:
 
 def turns(case: Case) -> list[int]:
     """The ranks in the order in which they are late in each round; empty if there is none."""
-    from scipy.stats import binom
-
     table = case.analysis.lateness
     ranks = sorted(set(table["rank"].tolist()))
     late = table.pivot(index="rank", columns="step", values="last").to_numpy().astype(bool)
@@ -53,6 +51,6 @@ def turns(case: Case) -> list[int]:
         if both.sum() < len(both) / 2 or same < IN_TURN * both.sum() or len(set(found)) < 2:
             continue
         most = np.bincount(who[who >= 0]).max() / (who >= 0).sum()
-        if binom.sf(same - 1, int(both.sum()), most) < least and (found >= 0).all():
+        if chance.at_least(same, int(both.sum()), most) < least and (found >= 0).all():
             return [ranks[at] for at in np.roll(found, -int(found.argmin()))]
     return []

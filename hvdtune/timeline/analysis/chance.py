@@ -38,7 +38,7 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     together is estimated from the order of the values, because lateness has a long tail.
     v = (1 + φ) / (1 − φ).
     """
-    from scipy.stats import rankdata
+    import pandas as pd
 
     count, steps = lateness.shape
     if count < 2 or steps < FEWEST:
@@ -48,7 +48,7 @@ def neighbours(lateness: np.ndarray, first: int = 0, behind: int = 0) -> float:
     pieces = [piece for piece in pieces if piece.shape[1] >= FEWEST]
     above = below = 0.0
     for piece in pieces:
-        order = rankdata(piece, axis=1) - (piece.shape[1] + 1) / 2
+        order = pd.DataFrame(piece).rank(axis=1).to_numpy() - (piece.shape[1] + 1) / 2
         above += float((order[:, 1:] * order[:, :-1]).sum())
         below += float((order * order).sum())
     phi = above / below if below > 1e-6 else 0.0
@@ -78,7 +78,7 @@ def apart(lateness: np.ndarray) -> np.ndarray:
 def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
     """[n] probability that among equal ranks the mean of any one rank's lateness, less that of the
     others, is as large: Student's t; `alike` steps (see neighbours) count as one."""
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     count, steps = lateness.shape
     worth = steps / alike
@@ -87,7 +87,7 @@ def longer_by_chance(lateness: np.ndarray, alike: float) -> np.ndarray:
     own = apart(lateness)
     error = own.std(axis=1, ddof=1) / np.sqrt(worth)
     score = own.mean(axis=1) / np.maximum(error, 1e-12)
-    probability: np.ndarray = np.minimum(1.0, count * t.sf(score, worth - 1))
+    probability: np.ndarray = np.minimum(1.0, count * stdtr(worth - 1, -score))
     return probability
 
 
@@ -114,10 +114,15 @@ def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
     """Probability that among equal ranks some group of `group` ranks is later than all others in at
     least `apart` of `steps` steps. In one step a given group is so with probability
     1 / C(n, group)."""
-    from scipy.stats import binom
-
     groups = comb(ranks, group)
-    return min(1.0, groups * float(binom.sf(apart - 1, steps, 1 / groups)))
+    return min(1.0, groups * at_least(apart, steps, 1 / groups))
+
+
+def at_least(count: int, trials: int, probability: float) -> float:
+    """Probability that of so many independent trials at least `count` succeed."""
+    from scipy.special import bdtrc
+
+    return 1.0 if count <= 0 else float(bdtrc(count - 1, trials, probability))
 
 
 def regular_by_chance(at: np.ndarray) -> float:
@@ -126,8 +131,6 @@ def regular_by_chance(at: np.ndarray) -> float:
     Such gaps are geometric: the median gap g occurs with probability 0.35 / g. The others are
     compared with it in two looks: equal to it, or near to it or twice it (see period).
     """
-    from scipy.stats import binom
-
     if len(at) < 3:
         return 1.0
     gaps = np.diff(at)
@@ -142,7 +145,7 @@ def regular_by_chance(at: np.ndarray) -> float:
     if typical > 3:
         looks.append((alike.sum(), 1.5 * each * (2 * near + 1)))
     others = len(gaps) - 1
-    return min(1.0, 2 * min(float(binom.sf(n - 2, others, min(1.0, q))) for n, q in looks))
+    return min(1.0, 2 * min(at_least(n - 1, others, min(1.0, q)) for n, q in looks))
 
 
 def period(at: np.ndarray) -> int:

@@ -155,10 +155,10 @@ def persistence(residuals: np.ndarray, count: int) -> float:
     estimate from `count` of them."""
     if len(residuals) < 4 or np.ptp(residuals) == 0:
         return 0.0
-    from scipy.stats import rankdata
+    import pandas as pd
 
-    ordered = rankdata(residuals)
-    ordered -= ordered.mean()
+    ordered = pd.Series(residuals).rank().to_numpy()
+    ordered = ordered - ordered.mean()
     own = float((ordered[1:] * ordered[:-1]).sum() / (ordered**2).sum())
     return float(np.clip(own + (1 + 3 * own) / count, 0.0, 0.99))
 
