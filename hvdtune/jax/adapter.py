@@ -52,13 +52,21 @@ def on_host(array: Any) -> Array:
     return np.ascontiguousarray(np.asarray(array)).reshape(np.shape(array))
 
 
+def _as_array(leaf: Any) -> jax.Array:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    # `jnp.asarray` compiles a program for each new shape.
+    array: jax.Array = jax.device_put(leaf) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
+    return array
+
+
 def leaves_of(tree: Any, operation: str) -> tuple[list[Any], Any]:
     """The arrays and the structure of a pytree. Raises ValueError or TypeError for other leaves."""
     found, structure = jax.tree.flatten(tree)
     leaves = []
     for index, leaf in enumerate(found):
         try:
-            array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+            array = _as_array(leaf)
         except TypeError:
             raise TypeError(
                 f"{operation} takes arrays and pytrees of them, not a {type(leaf).__name__}."

@@ -232,8 +232,8 @@ def _alltoall_now(call: Call, tree: Any) -> Any:
     leaves, structure = leaves_of(tree, call.operation)
     results = call.exchange([on_host(leaf) for leaf in leaves])
     counts = results[0][1] if results else np.array(call.splits, np.int32)
-    received = structure.unflatten(jax.device_put([rows for rows, _ in results]))
-    return received, jnp.asarray(counts)
+    *received, counts = jax.device_put([*(rows for rows, _ in results), counts])
+    return structure.unflatten(received), counts
 
 
 def _call_on_tree(call: Call, tree: Any) -> Any:
