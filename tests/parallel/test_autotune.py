@@ -110,7 +110,7 @@ def test_a_fixed_setting_is_never_moved(tmp_path: Path) -> None:
     result = tuned_run(path, env={"HOROVOD_CYCLE_TIME": "1.25"})
     rows = log.read(path)
     assert {row["cycle_time_ms"] for row in rows} == {"1.25"}
-    assert len({row["tensor_fusion_threshold"] for row in rows}) > 2
+    assert len({row["tensor_fusion_threshold"] for row in rows}) > 1, "others are searched"
     check_end(result, rows)
 
 
