@@ -55,7 +55,8 @@ def on_host(array: Any) -> Array:
 def _as_array(leaf: Any) -> jax.Array:
     if isinstance(leaf, jax.Array):
         return leaf
-    # `jnp.asarray` compiles a program for each new shape.
+    # `jnp.asarray` compiles a program for each new shape. The result may share the caller's memory:
+    # nobody keeps it after the call.
     array: jax.Array = jax.device_put(leaf) if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)
     return array
 

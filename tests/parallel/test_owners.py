@@ -10,7 +10,7 @@ import pytest
 from rank_programs import owned, pairs
 from support.jobs.ranks import run_ranks
 from support.recordings.captures import read_capture
-from support.tiers import EVERY, long_too
+from support.tiers import long_too
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
@@ -22,7 +22,7 @@ from hvdtune.timeline.report.sentences import lateness
 STEPS = 12
 
 
-@pytest.mark.parametrize("groups", [None, 2] if EVERY else [None])
+@pytest.mark.parametrize("groups", [None, pytest.param(2, marks=pytest.mark.long)])
 def test_operations_of_a_job_have_their_owners(tmp_path: Path, groups: int | None) -> None:
     path = tmp_path / "t.json"
     run_ranks(2, owned.train, STEPS, groups, env={"HOROVOD_TIMELINE": str(path)})

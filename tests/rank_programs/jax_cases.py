@@ -95,6 +95,24 @@ def dtypes() -> None:
         assert reduce(truth, op=hvd.Min).tolist() == [True, False, n == 1]
 
 
+def results_are_the_callers() -> None:
+    """JAX takes the memory of large results as it is, and hvdtune uses such memory again."""
+    count, n = 1 << 20, hvd.size()
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+    given = np.full(count, 7, np.float32)
+    kept, donated = [], []
+    for turn in range(4):
+        kept.append(hvd.allreduce(jnp.full(count, turn, jnp.float32), op=hvd.Sum))
+        donated.append(add(hvd.allreduce(jnp.full(count, turn, jnp.float32), op=hvd.Sum)))
+        from_numpy = hvd.allreduce(given, op=hvd.Sum)
+        given[:] = 9
+        close(from_numpy, np.full(count, 7 * n))
+        given[:] = 7
+    for turn in range(4):
+        close(kept[turn], np.full(count, turn * n))
+        close(donated[turn], np.full(count, turn * n + 1))
+
+
 def pytrees() -> None:
     r, n = hvd.rank(), hvd.size()
     tree = {"w": jnp.full((3, 2), r, jnp.float32), "n": (jnp.asarray(r), [jnp.ones(0)]), "no": None}
@@ -425,7 +443,8 @@ def callbacks() -> None:
 
 
 BLOCKS = (
-    *(values_in_jit, unequal_rows, dtypes, pytrees, control_flow, gradients, many_calls),
+    *(values_in_jit, unequal_rows, dtypes, results_are_the_callers, pytrees, control_flow),
+    *(gradients, many_calls),
     *(errors_in_jit, mistakes_of_arguments, process_sets, equal_parameters, callbacks),
 )
 

@@ -74,7 +74,7 @@ def discordance(one: Play) -> np.ndarray:
         return np.zeros(len(one.programs))
     submit = np.stack([p.submit[tensors] for p in one.programs])
     if (np.maximum.accumulate(submit, axis=1) - submit <= AT_ONCE).all():
-        return np.zeros(len(one.programs))  # all ranks have the first one's order
+        return np.zeros(len(one.programs))  # nobody submits two tensors the other way round
     pair = np.triu_indices(len(tensors), 1)
     gaps = submit[:, pair[1]] - submit[:, pair[0]]
     other = (gaps < -AT_ONCE) & (gaps[0] > AT_ONCE)

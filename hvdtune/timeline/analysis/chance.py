@@ -122,7 +122,9 @@ def at_least(count: int, trials: int, probability: float) -> float:
     """Probability that of so many independent trials at least `count` succeed."""
     from scipy.special import bdtrc
 
-    return 1.0 if count <= 0 else float(bdtrc(count - 1, trials, probability))
+    if not 0 < count <= trials:
+        return float(count <= 0)
+    return float(bdtrc(count - 1, trials, probability))
 
 
 def regular_by_chance(at: np.ndarray) -> float:
