@@ -16,7 +16,7 @@ from _pytest.terminal import TerminalReporter
 from support.environments import ENVIRONMENTS, Making
 from support.jobs.nursery import MARK, Nurseries
 from support.native_builds import SANITIZERS, NativeBuilds
-from support.tiers import too_late
+from support.tiers import TOO_LATE, too_late
 
 TESTS = Path(__file__).parent
 WITHOUT_PROCESSES = (TESTS / "unit",)
@@ -187,7 +187,7 @@ def nothing_left_behind(
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose turn comes too late; but not the second try of one that has failed."""
     if too_late() and getattr(item, "execution_count", 1) == 1:
-        pytest.skip("its turn came after the time that HVDTUNE_TEST_UNTIL gives")
+        pytest.skip(TOO_LATE)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -13,7 +13,8 @@ from support.jobs.nursery import MARK
 from support.tiers import EVERY
 
 # A job of so many ranks runs the table in the long tests, a thorough one with all forms of all but
-# large tensors. Where the engine carries what a face has understood, one face tells as much as all.
+# large tensors. Where the engine carries what a face has understood, one face tells as much as all,
+# and 3 ranks as much as 8 (tests/parallel/test_hosts_grid.py has 6).
 OF_NUMPY = [(3, True)]
 OF_ALL = [(3, True), (2, True), (8, True), (8, False)] if EVERY else []
 

@@ -11,7 +11,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def classic_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A classic session, local[2]. Its JVM takes long to start, and longer to become fast."""
+    """A classic session, local[2]. Its JVM takes long to start, and longer to become fast.
+
+    What it needs in this process's environment stays there to the end: Spark's path, one thread.
+    """
     from support.jobs.leftovers import left_by_test, look
     from support.spark_sessions import MARK, spark_session
 

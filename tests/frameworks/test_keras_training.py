@@ -44,7 +44,7 @@ def test_training(backend: str, ranks: int) -> None:
     assert list(result.values) == [names] * ranks
 
 
-# With PyTorch, what Keras calls is what hvdtune.torch has.
+# With PyTorch, what Keras calls is what hvdtune.torch has. With JAX, only `test_training` is usual.
 @pytest.mark.parametrize("backend", BACKENDS if EVERY else ["tensorflow"])
 def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object) -> None:
     env = environment(backend)

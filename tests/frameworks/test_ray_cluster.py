@@ -258,10 +258,11 @@ def test_a_node_that_is_lost_ends_the_job(nodes: Any, tmp_path: Path):
         (tmp_path / os.environ["HOROVOD_RANK"]).touch()
         time.sleep(1000)
 
+    ended = threading.Event()
+
     def remove() -> None:
-        deadline = time.monotonic() + SECONDS
-        while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while len(os.listdir(tmp_path)) < 2 and not ended.wait(0.05):
+            pass
         nodes.remove_node(second)
 
     removal = threading.Thread(target=remove)
@@ -270,6 +271,7 @@ def test_a_node_that_is_lost_ends_the_job(nodes: Any, tmp_path: Path):
         with pytest.raises(WorkerFailed) as raised:
             executor.run(sleep)
     finally:
+        ended.set()
         removal.join()
     assert "died: its node has died" in str(raised.value)
     assert lost in str(raised.value)

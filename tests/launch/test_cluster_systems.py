@@ -192,11 +192,10 @@ def train(
     words: list[str],
     environment: Mapping[str, str],
     module: str = "",
-    script: bool = EVERY,
 ) -> None:
-    """Run the program, or the `script`, behind a command on hosta; it must end as on one host."""
+    """Run the program behind a command on hosta, or on request a script; it ends as on one host."""
     directory = new_directory()
-    program, argument = (digits.train, 1) if script else (programs.train, STEPS)
+    program, argument = (digits.train, 1) if EVERY else (programs.train, STEPS)
     python, *rest = program_command(program, (argument,), directory)
     behind = [python, *(["-m", module] if module else []), *rest]
     with Ranks(directory, directory / "values") as ranks:
@@ -204,7 +203,7 @@ def train(
         values = ranks.wait(150).values
     assert len(values) == 4
     for seen in values:
-        if script:
+        if EVERY:
             assert np.allclose(seen["weights"], weights_of_one_host(), atol=1e-4)
         else:
             assert seen == sums_of_one_host()

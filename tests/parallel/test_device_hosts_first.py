@@ -51,7 +51,7 @@ def gpus(request: pytest.FixtureRequest, fakes: Path) -> dict[str, str]:
         (streams, asynchronous, gpus)
         for streams, asynchronous in ((1, 0), (2, 1))
         for gpus in ("nccl", "hosts")
-        if EVERY or (gpus == "nccl") == (asynchronous == 1)
+        if EVERY or (gpus == "nccl") == (asynchronous == 0)
     ],
     indirect=["gpus"],
 )

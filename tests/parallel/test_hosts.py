@@ -35,7 +35,7 @@ STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}
 
 @pytest.mark.timeout(400)
 @pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS if EVERY else ["2x1", "1+3"])
+@pytest.mark.parametrize("layout", LAYOUTS if EVERY else ["2x2", "1+3"])
 def test_against_numpy(layout: str) -> None:
     hosts = LAYOUTS[layout]
     blocks = data_planes.ALL

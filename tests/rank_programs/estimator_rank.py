@@ -9,7 +9,8 @@ from typing import Any
 import pyspark  # noqa: F401  (ranks are forked from a process that has these)
 import torch  # noqa: F401
 
-# Ranks are forked from a process without threads: PyArrow must start none.
+# Ranks are forked from a process without threads, in which PyArrow must start none. That process
+# has the environment of pytest, which imports this file before.
 os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
 
 

@@ -52,6 +52,9 @@ class Environment:
     # With a Python up to this one, a newer version tells as much, as a rule.
     older: tuple[int, int] = (0, 0)
     variables: Mapping[str, str] = field(default_factory=dict)
+    # For programs so short that compilers take longer than what they gain; not with
+    # HVDTUNE_TEST_LONG=1.
+    in_a_hurry: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def on_request(self) -> bool:
@@ -91,8 +94,9 @@ ENVIRONMENTS = {
             # tf-keras requires `tensorflow`, which would be installed over tensorflow-cpu.
             without_dependencies=("tf-keras==2.21.*",),
             imports=("tensorflow", "keras", "jax", "optax", "flax", "equinox"),
-            # Programs this short end before what XLA optimises has paid.
-            variables={"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+            in_a_hurry={
+                "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+            },
         ),
         Environment(
             "tf-keras",
@@ -111,11 +115,8 @@ ENVIRONMENTS = {
             ("frameworks/test_ray_*.py", "frameworks/test_spark_*.py"),
             but=() if _JAVA else _SPARK,
             imports=("ray", "pyspark", "pyarrow", "fsspec", "grpc", "keras"),
-            # Programs this short end before what Java compiles for long ones has paid.
-            variables={
-                "KERAS_BACKEND": "torch",
-                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            },
+            variables={"KERAS_BACKEND": "torch"},
+            in_a_hurry={"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
         ),
         Environment("tensorflow-2.20", ("tensorflow-cpu==2.20.*",), _OPERATIONS, older=(3, 13)),
         Environment(

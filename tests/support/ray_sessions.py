@@ -75,9 +75,10 @@ def cluster(nodes: int, **options: Any) -> Iterator[Any]:
 def assert_nothing_reserved() -> None:
     """All that the cluster has is free, and no placement group exists, or soon will not; and no
     folder of a recording is left. Those found are removed: the next test has not left them."""
-    left = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("hvdtune")]
+    own = os.environ["RAY_TMPDIR"]  # see folder()
+    left = [name for name in os.listdir(own) if name.startswith("hvdtune")]
     for name in left:
-        shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)
+        shutil.rmtree(os.path.join(own, name), ignore_errors=True)
     assert not left
     deadline = time.monotonic() + _SECONDS
     while True:

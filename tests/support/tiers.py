@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 EVERY = os.environ.get("HVDTUNE_TEST_LONG", "0") not in ("", "0")
+TOO_LATE = "its turn came after the time that HVDTUNE_TEST_UNTIL gives"
 UNTIL = float(os.environ.get("HVDTUNE_TEST_UNTIL") or "inf")
 
 
