@@ -24,7 +24,7 @@ os.environ |= {
 }
 ray = pytest.importorskip("ray")
 
-_SECONDS = 60.0  # on a machine with nothing else to do, a tenth of that
+_SECONDS = 15.0
 
 
 @contextmanager
