@@ -7,6 +7,7 @@ import pytest
 
 from hvdtune.autotune.statistics import inference
 from hvdtune.autotune.statistics.comparison import (
+    CHECK_PAIRS,
     CLEAR,
     LOOKS,
     REPEATS,
@@ -74,7 +75,7 @@ def test_it_says_which_pairs_lead_to_the_next_look() -> None:
         # Too rough to be significant before the last look, too good to be given up.
         compared.add(sample(9.7 if at % 2 else 10.2), sample(10.0))
     between = LOOKS[1] - LOOKS[0]
-    first, second = ("pairs 1 to 6 of at most 18", "pairs 7 to 18 of at most 18")
+    first, second = ("pairs 1 to 6 of at most 24", "pairs 7 to 24 of at most 24")
     assert told == [first] * LOOKS[0] + [second] * between
     assert [at + 1 for at, is_last in enumerate(last) if is_last] == list(LOOKS[:2])
 
@@ -99,6 +100,27 @@ def test_it_ends_within_the_pairs_that_are_left(most: int) -> None:
         pairs += 1
         finding = compared.add(sample(9.7 if pairs % 2 else 10.2, 0.02), sample(10.0, 0.02))
     assert pairs == finding.pairs <= compared.looks[-1]
+
+
+def test_it_ends_between_looks_only_without_a_gain() -> None:
+    """A gain that shows after the first look waits for the next one; one that vanishes does not."""
+    compared, rough = comparison(noise=0.05), (1.08, 0.93)
+    for at in range(LOOKS[1] - 1):
+        ours = (9.6 if at < LOOKS[0] else 8.0) * rough[at % 2]
+        assert compared.add(sample(ours, 0.05), sample(10.0, 0.05)) is None
+    found = compared.add(sample(8.0 * rough[1], 0.05), sample(10.0, 0.05))
+    assert found is not None
+    assert found.faster
+
+    compared, found = comparison(noise=0.05), None
+    while found is None:
+        pairs = len(compared.differences)
+        ours = 9.6 if pairs < LOOKS[0] else 10.3
+        found = compared.add(sample(ours * rough[pairs % 2], 0.05), sample(10.0, 0.05))
+    assert not found.faster
+    assert LOOKS[0] < found.pairs < LOOKS[1]
+    assert found.pairs % CHECK_PAIRS == 0
+    assert found.gain < found.margin
 
 
 def test_chances_of_error_add_up_to_what_the_confidence_leaves() -> None:
@@ -174,7 +196,7 @@ def test_it_is_not_looked_at_for_ever() -> None:
     found = None
     while found is None:
         pairs += 1
-        found = compared.add(sample(7.0 * (1.25, 0.8)[pairs % 2], 0.1), sample(10.0, 0.1))
+        found = compared.add(sample(7.0 * (1.35, 0.7)[pairs % 2], 0.1), sample(10.0, 0.1))
     assert found.faster
     assert found.margin > max(WIDE, CLEAR * found.gain)
     assert found.pairs == pairs == SURE_PAIRS

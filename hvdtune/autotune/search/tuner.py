@@ -72,7 +72,7 @@ class TunerConfig:
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
-    max_pairs: int = 52
+    max_pairs: int = 76
     noise: float = 0.0
     seed: int = 0
 
@@ -422,7 +422,7 @@ class Tuner:
                 pair[is_candidate] = sample
             is_last = compared.is_last
             finding = compared.add(pair[True], pair[False])
-            if is_last and not compared.is_last:
+            if finding is not None or (is_last and not compared.is_last):
                 self._record.close()
         self._pairs += finding.pairs + compared.repeats
         if finding.faster:

@@ -2,17 +2,18 @@
 
     n        pairs so far
     d_i      ln(candidate's step time / incumbent's) of pair i; g = -mean(d): the gain
-    looks    the numbers of pairs after which it may end
+    looks    the numbers of pairs after which it may end with a gain
     margin   how much of the gain may be luck. The looks share the chance of an error so that up to
-             a look the square of its share of all pairs is spent: looking several times errs no
-             more often than the confidence says, and the last look keeps most of the chance
+             a look its share of all pairs to the power of SPENDING is spent: looking several times
+             errs no more often than the confidence says, and the last look keeps most of the chance
 
 It ends at a look if the gain exceeds its margin (faster) and the plain mean of the pairs, in which
 every slow sample counts, is also a gain. But if pairs scatter so much that the margin is WIDE, and
 more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the figures show how large the
-gain is and not only that there is one. It also ends if gain and margin together are too small to
-matter, if the gain is so small that the last look would hardly find it significant, and at the last
-look (no faster).
+gain is and not only that there is one. It ends without a gain (no faster) at the last look. It also
+does so if gain and margin together are too small to matter, or if the gain is so small that the last
+look would hardly find it significant. From the first look on, this is checked after every
+CHECK_PAIRS pairs: to end without a gain spends none of the chance of an error.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from hvdtune.autotune.statistics import inference
 from hvdtune.autotune.statistics.inference import Estimate
 from hvdtune.autotune.statistics.score import Sample
 
-LOOKS = (6, 18, 48)
+LOOKS = (6, 24, 72)
+SPENDING = 1.5
+CHECK_PAIRS = 3
 # A pair with a sample this much rougher than usual is measured again, but only this many times: if
 # it keeps happening, the candidate is the cause.
 DISTURBED = 5.0
 REPEATS = 3
-LUCK = 1.5  # standard errors
+LUCK = 1.2  # standard errors
 CLEAR = 0.5  # of the gain
 WIDE = 0.15
-SURE_PAIRS = 18
+SURE_PAIRS = 24
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Comparison:
 
     @property
     def looks(self) -> Sequence[int]:
-        """The numbers of pairs after which it may end."""
+        """The numbers of pairs after which it may end with a gain."""
         return [look for look in LOOKS if look <= self.most_pairs] or [max(2, self.most_pairs)]
 
     @property
@@ -96,13 +99,17 @@ class Comparison:
         return f"pairs {first} to {last} of at most {looks[-1]}"
 
     def add(self, candidate: Sample, incumbent: Sample) -> Finding | None:
-        """Take a pair; returns the finding if this was a look that decides."""
+        """Take a pair; returns the finding if this decides."""
         worst = max(candidate.relative_error, incumbent.relative_error)
         if worst > DISTURBED * self.usual_error and self.repeats < REPEATS:
             self.repeats += 1
             return None
         self.differences.append(math.log(candidate.step_time_ms / incumbent.step_time_ms))
-        return self._look() if len(self.differences) in self.looks else None
+        pairs = len(self.differences)
+        if pairs in self.looks:
+            return self._look()
+        is_check = pairs > self.looks[0] and pairs % CHECK_PAIRS == 0
+        return self._check() if is_check else None
 
     def _look(self) -> Finding | None:
         pairs, last = len(self.differences), self.looks[-1]
@@ -114,20 +121,33 @@ class Comparison:
         if gain > margin and gain >= self.min_gain and is_gain:
             is_clear = margin <= max(WIDE, CLEAR * gain) or pairs >= min(SURE_PAIRS, last)
             return Finding(True, gain, margin, pairs) if is_clear else None
-        # Even with more luck it would not be significant at the end, so stop.
-        at_end = estimate.error * math.sqrt(pairs / last)
-        at_end *= inference.student_quantile(1 - self._chance(last), math.inf)
-        hopeless = gain + LUCK * estimate.error < at_end
+        if pairs == last or self._is_hopeless(estimate, margin):
+            return Finding(False, gain, margin, pairs)
+        return None
+
+    def _check(self) -> Finding | None:
+        pairs = len(self.differences)
+        estimate = inference.paired(self.differences, self.noise)
+        margin = estimate.margin(1 - self._chance(min(at for at in self.looks if at > pairs)))
+        hopeless = self._is_hopeless(estimate, margin)
+        return Finding(False, -estimate.value, margin, pairs) if hopeless else None
+
+    def _is_hopeless(self, estimate: Estimate, margin: float) -> bool:
+        """Whether the gain is too small to matter, or to be significant at the end."""
+        pairs, last, gain = len(self.differences), self.looks[-1], -estimate.value
+        if gain + margin < self.min_gain:
+            return True
         # If a few pairs scatter more than the known noise, one of them may be an outlier that is
         # trimmed later.
         if pairs == self.looks[0] and estimate.freedom < pairs:
-            hopeless = False
-        if pairs == last or hopeless or gain + margin < self.min_gain:
-            return Finding(False, gain, margin, pairs)
-        return None
+            return False
+        at_end = estimate.error * math.sqrt(pairs / last)
+        at_end *= inference.student_quantile(1 - self._chance(last), math.inf)
+        return gain + LUCK * estimate.error < at_end
 
     def _chance(self, pairs: int) -> float:
         """The chance of an error that the look after this many pairs may spend."""
         last = self.looks[-1]
         before = max((look for look in self.looks if look < pairs), default=0)
-        return (1 - self.confidence) * (pairs**2 - before**2) / last**2
+        spent = (pairs / last) ** SPENDING - (before / last) ** SPENDING
+        return (1 - self.confidence) * spent
