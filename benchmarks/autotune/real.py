@@ -150,13 +150,18 @@ def main() -> int:
         task = json.loads(args.task)
         {"tune": tune, "compare": compare}[task["part"]](task, args.worker)
         return 0
+    chosen = [(name, task) for name, task in pieces(args.runs) if args.only in name]
+    if not chosen:
+        made.error(
+            f"no piece has {args.only!r} in its name; they are called like 'tiny np2 compare'"
+        )
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["HVDTUNE_AUTOTUNE_STORE"] = ""
     stored = json.loads(args.results.read_text()) if args.results.exists() else {}
     began, failed, measured = time.monotonic(), [], False
     made_with = fingerprint()
-    for name, task in pieces(args.runs):
-        if args.only not in name or not is_missing(stored, name, made_with if args.again else None):
+    for name, task in chosen:
+        if not is_missing(stored, name, made_with if args.again else None):
             continue
         if args.list:
             print(name)

@@ -152,6 +152,10 @@ def parse() -> argparse.Namespace:
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
     made.add_argument("--runs", type=Path, help="keep every run in this file, and continue from it")
     args = made.parse_args()
+    try:
+        load_all(args.only)
+    except ValueError as error:
+        made.error(str(error))
     if args.quick:
         args.seeds, args.few_seeds, args.noise = 2, 1, (0.02, 0.08)
     return args

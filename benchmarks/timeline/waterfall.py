@@ -185,13 +185,14 @@ def main() -> int:
     if args.work:
         work(args.work, args.steps, args.results)
         return 0
+    chosen = [name for name in WORKLOADS if not args.only or args.only in name]
+    if not chosen:
+        parser.error(f"no workload has {args.only!r} in its name: there are {', '.join(WORKLOADS)}")
     missed = 0
     print(
         f"{'workload':18} {'steps':>5} {'step':>9} {'parts / step':>12} {'worst step':>10}  parts"
     )
-    for name in WORKLOADS:
-        if args.only and args.only not in name:
-            continue
+    for name in chosen:
         row = judge(name, args.np, args.steps)
         missed += not abs(row["mean"]) <= GOAL
         shares = sorted(row["shares"].items(), key=lambda one: -one[1])

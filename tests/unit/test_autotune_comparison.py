@@ -75,7 +75,7 @@ def test_it_says_which_pairs_lead_to_the_next_look() -> None:
         # Too rough to be significant before the last look, too good to be given up.
         compared.add(sample(9.7 if at % 2 else 10.2), sample(10.0))
     between = LOOKS[1] - LOOKS[0]
-    first, second = ("pairs 1 to 6 of at most 24", "pairs 7 to 24 of at most 24")
+    first, second = ("pairs 1 to 6 of at most 18", "pairs 7 to 18 of at most 18")
     assert told == [first] * LOOKS[0] + [second] * between
     assert [at + 1 for at, is_last in enumerate(last) if is_last] == list(LOOKS[:2])
 
@@ -196,7 +196,7 @@ def test_it_is_not_looked_at_for_ever() -> None:
     found = None
     while found is None:
         pairs += 1
-        found = compared.add(sample(7.0 * (1.35, 0.7)[pairs % 2], 0.1), sample(10.0, 0.1))
+        found = compared.add(sample(7.0 * (1.25, 0.8)[pairs % 2], 0.1), sample(10.0, 0.1))
     assert found.faster
     assert found.margin > max(WIDE, CLEAR * found.gain)
     assert found.pairs == pairs == SURE_PAIRS

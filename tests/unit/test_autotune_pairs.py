@@ -50,8 +50,8 @@ def test_visits_between_two_looks_are_one_sample_of_each_settings() -> None:
     assert [one.trial.candidate for one in rows] == [True, False, True, False]
     assert [one.sample.steps // STEPS for one in rows] == [LOOKS[0]] * 2 + [LOOKS[1] - LOOKS[0]] * 2
     assert [one.trial.note for one in rows] == [
-        *["pairs 1 to 6 of at most 72"] * 2,
-        *["pairs 7 to 24 of at most 72"] * 2,
+        *["pairs 1 to 6 of at most 56"] * 2,
+        *["pairs 7 to 18 of at most 56"] * 2,
     ]
 
 
@@ -90,7 +90,7 @@ def test_disturbances_that_keep_coming_are_held_against_the_candidate() -> None:
     assert not tuner.outcome.adopted
 
 
-@pytest.mark.parametrize(("most", "pairs"), [(30, 6), (31, 24)])
+@pytest.mark.parametrize(("most", "pairs"), [(24, 6), (25, 18)])
 def test_pairs_of_an_abandoned_comparison_count_with_those_measured_again(
     most: int, pairs: int
 ) -> None:

@@ -72,7 +72,7 @@ class TunerConfig:
     confidence: float = 0.99
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
-    max_pairs: int = 76
+    max_pairs: int = 60
     noise: float = 0.0
     seed: int = 0
 

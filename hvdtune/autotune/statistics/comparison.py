@@ -11,8 +11,8 @@ It ends at a look if the gain exceeds its margin (faster) and the plain mean of 
 every slow sample counts, is also a gain. But if pairs scatter so much that the margin is WIDE, and
 more than CLEAR of the gain, it goes on, up to SURE_PAIRS, so that the figures show how large the
 gain is and not only that there is one. It ends without a gain (no faster) at the last look. It also
-does so if gain and margin together are too small to matter, or if the gain is so small that the last
-look would hardly find it significant. From the first look on, this is checked after every
+does so if gain and margin together are too small to matter, or if the gain is so small that the
+last look would hardly find it significant. From the first look on, this is checked after every
 CHECK_PAIRS pairs: to end without a gain spends none of the chance of an error.
 """
 
@@ -27,8 +27,8 @@ from hvdtune.autotune.statistics import inference
 from hvdtune.autotune.statistics.inference import Estimate
 from hvdtune.autotune.statistics.score import Sample
 
-LOOKS = (6, 24, 72)
-SPENDING = 1.5
+LOOKS = (6, 18, 56)
+SPENDING = 1.8
 CHECK_PAIRS = 3
 # A pair with a sample this much rougher than usual is measured again, but only this many times: if
 # it keeps happening, the candidate is the cause.
@@ -37,7 +37,7 @@ REPEATS = 3
 LUCK = 1.2  # standard errors
 CLEAR = 0.5  # of the gain
 WIDE = 0.15
-SURE_PAIRS = 24
+SURE_PAIRS = 18
 
 
 @dataclass(frozen=True)
