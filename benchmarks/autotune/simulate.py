@@ -112,7 +112,10 @@ class Task:
 def main() -> int:
     """Simulate, print the tables and write them."""
     args = parse()
-    surfaces = load_all(args.only)
+    try:
+        surfaces = load_all(args.only)
+    except ValueError as error:
+        sys.exit(f"simulate.py: {error}")
     tasks = tasks_of(args, surfaces)
     done = Done(args.runs, {surface.name: fingerprint(surface) for surface in surfaces})
     missing = [task for task in tasks if task not in done.runs]
@@ -152,10 +155,6 @@ def parse() -> argparse.Namespace:
     made.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
     made.add_argument("--runs", type=Path, help="keep every run in this file, and continue from it")
     args = made.parse_args()
-    try:
-        load_all(args.only)
-    except ValueError as error:
-        made.error(str(error))
     if args.quick:
         args.seeds, args.few_seeds, args.noise = 2, 1, (0.02, 0.08)
     return args

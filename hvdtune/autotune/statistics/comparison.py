@@ -106,31 +106,23 @@ class Comparison:
             return None
         self.differences.append(math.log(candidate.step_time_ms / incumbent.step_time_ms))
         pairs = len(self.differences)
-        if pairs in self.looks:
-            return self._look()
         is_check = pairs > self.looks[0] and pairs % CHECK_PAIRS == 0
-        return self._check() if is_check else None
+        return self._judge() if pairs in self.looks or is_check else None
 
-    def _look(self) -> Finding | None:
+    def _judge(self) -> Finding | None:
         pairs, last = len(self.differences), self.looks[-1]
+        look = min(at for at in self.looks if at >= pairs)  # this one, or the next
         estimate = inference.paired(self.differences, self.noise)
-        margin = estimate.margin(1 - self._chance(pairs))
+        margin = estimate.margin(1 - self._chance(look))
         gain = -estimate.value
         # A gain that only the trimmed mean shows may cost slow steps now and then.
         is_gain = -fmean(self.differences) >= self.min_gain
-        if gain > margin and gain >= self.min_gain and is_gain:
+        if pairs == look and gain > margin and gain >= self.min_gain and is_gain:
             is_clear = margin <= max(WIDE, CLEAR * gain) or pairs >= min(SURE_PAIRS, last)
             return Finding(True, gain, margin, pairs) if is_clear else None
         if pairs == last or self._is_hopeless(estimate, margin):
             return Finding(False, gain, margin, pairs)
         return None
-
-    def _check(self) -> Finding | None:
-        pairs = len(self.differences)
-        estimate = inference.paired(self.differences, self.noise)
-        margin = estimate.margin(1 - self._chance(min(at for at in self.looks if at > pairs)))
-        hopeless = self._is_hopeless(estimate, margin)
-        return Finding(False, -estimate.value, margin, pairs) if hopeless else None
 
     def _is_hopeless(self, estimate: Estimate, margin: float) -> bool:
         """Whether the gain is too small to matter, or to be significant at the end."""
