@@ -56,7 +56,8 @@ def mpirun(rig: Rig, mpi: Mpi, names: Sequence[str]) -> list[str]:
 def environment_of(mpi: Mpi, folder: Path) -> dict[str, str]:
     """What makes mpi4py, and UCX, suit the MPI."""
     if mpi is not MPICH:
-        return {"OMP_NUM_THREADS": "1"}
+        # mpi4py asks the machine's default MPI which one it is, and that may be MPICH.
+        return {"OMP_NUM_THREADS": "1", "MPI4PY_MPIABI": "openmpi"}
     (folder / "libmpi.so.12").symlink_to(mpi.library)
     # Otherwise UCX sees one machine, and uses its memory between the hosts.
     return {"UCX_TLS": "tcp,self", "MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(folder)}

@@ -36,7 +36,7 @@ std::optional<StragglerNotice> Blame::end_step(std::uint64_t step, Nanos now, Na
 std::optional<StragglerNotice> Blame::begin(const Step& done) {
   if (suspect_ >= 0 && held_up_by(suspect_) < kForgiven) suspect_ = -1;
   if (!done.counts || !stands_out(done.who)) return std::nullopt;
-  if (done.number < excused_until_ || !is_lasting(done.who, done.number)) return std::nullopt;
+  if (done.number < excused_until_ || !is_lasting(done)) return std::nullopt;
   notice_ = described(done.who);
   if (suspected_.since_step < notice_.since_step) {  // earlier than the history
     notice_.since_step = suspected_.since_step;
@@ -66,12 +66,13 @@ std::optional<StragglerNotice> Blame::go_on(const Step& done) {
 }
 
 /// Whether a party that could be named has held up the others for long enough.
-bool Blame::is_lasting(int who, std::uint64_t step) {
-  if (suspect_ != who) suspected_ = described(who);
-  suspect_ = who;
-  Spells& spells = spells_[static_cast<std::size_t>(who)];
-  if (step - spells.ended > kMostPatience) spells.patience = 0;
-  return step - suspected_.until_step >= spells.patience;
+bool Blame::is_lasting(const Step& done) {
+  if (suspect_ != done.who) suspected_ = described(done.who);
+  suspect_ = done.who;
+  Spells& spells = spells_[static_cast<std::size_t>(done.who)];
+  if (done.number - spells.ended > kMostPatience) spells.patience = 0;
+  return done.number - suspected_.until_step >= spells.patience &&
+         done.end - suspected_.since >= kLeastSpell;
 }
 
 /// Number of the last kWindow steps that it held up.

@@ -54,6 +54,9 @@ struct Lateness {
 /// has 36 in any 40 steps with probability 2e-7 (binomial tail), and that falls steeply with the
 /// number of parties.
 ///
+/// Steps of a few milliseconds are late by chance in spells of dozens: nobody is named before
+/// `kLeastSpell` has passed since the first late step.
+///
 /// A party that is late from time to time, for a while each time, would fill the log. If a spell
 /// lasted less than `kLasting` steps, the party must hold the others up for `kFirstPatience` more
 /// steps before it is named again, and for twice as long after each such spell, until it has not
@@ -65,6 +68,7 @@ class Blame {
   static constexpr std::size_t kMost = 24;  ///< enough, if it is not by chance
   static constexpr double kRare = 1e-7;     ///< a lower probability is not chance
   static constexpr std::size_t kForgiven = 16;
+  static constexpr Nanos kLeastSpell = 500 * kMillisecond;
   static constexpr std::uint64_t kLasting = 1000;
   static constexpr std::uint64_t kFirstPatience = 200;
   static constexpr std::uint64_t kMostPatience = 12'800;
@@ -113,7 +117,7 @@ class Blame {
   [[nodiscard]] std::size_t held_up_by(int who) const;
   [[nodiscard]] bool stands_out(int who) const;
   [[nodiscard]] std::vector<Nanos> durations() const;
-  [[nodiscard]] bool is_lasting(int who, std::uint64_t step);
+  [[nodiscard]] bool is_lasting(const Step& done);
   [[nodiscard]] StragglerNotice described(int who) const;
 
   StragglerOptions options_;

@@ -139,22 +139,22 @@ TEST(one_that_is_late_now_and_then_does_not_fill_the_log) {
   int ends = 0;
   const auto spell = [&](int steps, Nanos late) {
     for (int i = 0; i < steps; ++i) {
-      const auto notice = job.step({0, late}, 2 * kMillisecond);
+      const auto notice = job.step({0, late}, 20 * kMillisecond);
       if (notice) ++(notice->begins ? begins : ends);
     }
   };
   for (int times = 0; times < 50; ++times) {
-    spell(150, kMillisecond);
+    spell(150, 10 * kMillisecond);
     spell(60, 0);
   }
   CHECK_EQ(begins, 1);
   CHECK_EQ(ends, 1);
   // It is for good now; and after that, the first spell is news again.
-  spell(2000, kMillisecond);
+  spell(2000, 10 * kMillisecond);
   spell(60, 0);
   CHECK_EQ(begins, 2);
   CHECK_EQ(ends, 2);
-  spell(60, kMillisecond);
+  spell(60, 10 * kMillisecond);
   CHECK_EQ(begins, 3);
 }
 
@@ -164,24 +164,39 @@ TEST(a_spell_that_waited_to_be_told_is_told_from_its_beginning) {
   const auto spell = [&](int steps, std::vector<Nanos> late) {
     told.reset();
     for (int i = 0; i < steps; ++i) {
-      const auto notice = job.step(late, 2 * kMillisecond);
+      const auto notice = job.step(late, 20 * kMillisecond);
       if (notice && notice->begins) told = notice;
     }
   };
   for (const int steps : {100, 400, 800}) {
-    spell(steps, {0, kMillisecond, 0});
+    spell(steps, {0, 10 * kMillisecond, 0});
     CHECK(told.has_value());
     spell(60, {0, 0, 0});
   }
   const std::uint64_t before = job.number;
-  spell(1500, {0, kMillisecond, 0});
+  spell(1500, {0, 10 * kMillisecond, 0});
   CHECK(told.has_value());
   CHECK_EQ(told->since_step, before + 1);
   // Other ranks have not been late, and need not wait.
   spell(60, {0, 0, 0});
-  spell(60, {0, 0, kMillisecond});
+  spell(60, {0, 0, 10 * kMillisecond});
   CHECK(told.has_value());
   CHECK_EQ(told->who, 2);
+}
+
+TEST(a_spell_of_short_steps_lasts_half_a_second_before_it_is_told) {
+  Job job(2);
+  for (int i = 0; i < 100; ++i) CHECK(!job.step({0, kMillisecond}, kMillisecond));
+  CHECK(job.now < kSecond + Blame::kLeastSpell);
+  for (int i = 0; i < 60; ++i) CHECK(!job.step({0, 0}, kMillisecond));
+  const std::uint64_t before = job.number;
+  const Nanos began = job.now;
+  std::optional<StragglerNotice> told;
+  while (!told && job.number < before + 1000) told = job.step({0, kMillisecond}, kMillisecond);
+  CHECK(told.has_value());
+  CHECK_EQ(told->since_step, before + 1);
+  CHECK(job.now - began >= Blame::kLeastSpell);
+  CHECK(job.now - began <= Blame::kLeastSpell + 10 * kMillisecond);
 }
 
 TEST(ranks_that_take_turns_are_not_named_however_late) {
