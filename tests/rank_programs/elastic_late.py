@@ -20,7 +20,7 @@ import hvdtune as hvd
 from hvdtune import elastic
 
 NUMBER = int(os.environ["HVDTUNE_ELASTIC_ID"].rpartition(".")[2])  # of its start
-GROW, THERE, GO, END = (Path(name) for name in ("grow", "there", "go", "end"))
+GROW, THERE, GO, CAME, END = (Path(name) for name in ("grow", "there", "go", "came", "end"))
 ALONE = 50  # steps
 PATIENCE = 60.0
 
@@ -45,6 +45,8 @@ def step(state: Any) -> None:
 def grow(state: Any, expected: tuple[int, int]) -> None:
     """Until one process has been alone, and for five steps with a newcomer."""
     say("round", number=NUMBER, expected=expected, size=hvd.size(), step=state.step)
+    if NUMBER == 2:
+        CAME.touch()
     began = state.step
     state.was_alone |= hvd.size() == 1
     while not state.was_alone or hvd.size() == 1 or state.step < began + 5:
@@ -59,13 +61,17 @@ def grow(state: Any, expected: tuple[int, int]) -> None:
 
 
 def join() -> None:
-    """Process 1 dies while a newcomer prepares, which goes on after so many steps of process 0."""
+    """Process 1 dies while a newcomer prepares, which goes on after so many steps of process 0.
+
+    The process that replaces it comes after the newcomer, so that the newcomer moves up.
+    """
     hvd.init()
     expected = hvd.rank(), hvd.size()
     if NUMBER > 1:
         THERE.touch()
+        awaited = GO if NUMBER == 2 else CAME
         until = time.monotonic() + PATIENCE
-        while not GO.exists():
+        while not awaited.exists():
             assert time.monotonic() < until, "the others do not train on"
             time.sleep(0.01)
     state = new_state()
