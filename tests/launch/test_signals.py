@@ -158,8 +158,7 @@ def test_while_ranks_are_started(tmp_path, number, at):
 # A rank's recording as far as the launcher looks at it: it says which job it is of.
 RECORDS = """echo '[{"name":"hvdtune_identity","args":{"job":"'$HVDTUNE_JOB_ID'/1"}}]' >t.json"""
 WHILE_JOINING = """
-import os, sys
-from hvdtune.core.observation import recording
+import os, subprocess, sys
 number = int(sys.argv.pop(1))
 
 slow = f"import os, time; os.kill(os.getppid(), {number}); time.sleep(60)"
@@ -167,7 +166,7 @@ slow = f"import os, time; os.kill(os.getppid(), {number}); time.sleep(60)"
 def run(_command, **options):
     return begin([sys.executable, "-c", slow], **options)
 
-begin, recording.subprocess.run = recording.subprocess.run, run
+begin, subprocess.run = subprocess.run, run
 """
 
 

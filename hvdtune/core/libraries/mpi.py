@@ -10,9 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
-import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -156,6 +154,9 @@ def loaded() -> list[str]:
 
 
 def _directories(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    import shutil  # without MPI nobody needs these two, and all would wait 2 ms for them
+    import sysconfig
+
     for directory in environ.get("LD_LIBRARY_PATH", "").split(":"):
         if directory:
             yield directory, "LD_LIBRARY_PATH"

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import zlib
@@ -269,6 +268,8 @@ def _lines(file: Path) -> Iterator[bytes]:
 
 def run_finisher(file: str) -> str:
     """Finish one recording; return "" or one sentence about the problem."""
+    import subprocess  # few programs get here, and all would wait 2 ms for this at their start
+
     if util.find_spec(_FINISHER) is None:
         return ""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_TIMELINE")}
