@@ -54,8 +54,8 @@ struct Lateness {
 /// has 36 in any 40 steps with probability 2e-7 (binomial tail), and that falls steeply with the
 /// number of parties.
 ///
-/// Steps of a few milliseconds are late by chance in spells of dozens: nobody is named before
-/// `kLeastSpell` has passed since the first late step.
+/// A party can be late by chance in dozens of steps of a few milliseconds, so nobody is named
+/// before `kLeastSpell` has passed since its first late step.
 ///
 /// A party that is late from time to time, for a while each time, would fill the log. If a spell
 /// lasted less than `kLasting` steps, the party must hold the others up for `kFirstPatience` more
