@@ -11,7 +11,11 @@ from hvdtune.bench import metrics
 from hvdtune.bench.metrics import Summary
 from hvdtune.bench.plan import Plan
 
-#: Warming up takes at most this part of a case's budget, and this many calls.
+#: Warming up takes at least this many calls: while the second one runs, the first one's result
+#: still exists, so that both may touch new pages, which takes far longer than any later call.
+_LEAST_WARMUPS = 2
+
+#: Otherwise warming up takes at most this part of a case's budget, and this many calls.
 _WARMUP_SHARE = 0.1
 _MOST_WARMUPS = 10
 
@@ -99,14 +103,15 @@ class Timer:
 
     def _warm_up(self, call: Callable[[], None], first: float | None, budget: float) -> None:
         """Call as often as the plan says, or as often as fits into a part of the budget."""
-        done = 0
-        if first is None and self.plan.warmup != 0:
-            first, done = time_of(call), 1
-        wanted = self.plan.warmup
-        if wanted is None:
-            estimate = self.ranks.slowest(first or 0.0)
-            wanted = metrics.iterations_for(estimate, _WARMUP_SHARE * budget, 0, _MOST_WARMUPS)
-        for _ in range(done, wanted):
+        if self.plan.warmup is not None:
+            for _ in range(self.plan.warmup):
+                call()
+            return
+        done = 0 if first is None else 1
+        latest = [time_of(call) for _ in range(done, _LEAST_WARMUPS)][-1]
+        estimate = self.ranks.slowest(latest)
+        share = _WARMUP_SHARE * budget
+        for _ in range(metrics.iterations_for(estimate, share, 0, _MOST_WARMUPS - _LEAST_WARMUPS)):
             call()
 
     def _rounds(

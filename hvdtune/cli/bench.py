@@ -191,7 +191,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_whole(0),
         default=None,
         metavar="N",
-        help="iterations before those (default: a tenth of that time)",
+        help="iterations before those (default: two, counting the checked one, and as many more "
+        "as fit in a tenth of that time)",
     )
     how.add_argument(
         "-c",
