@@ -1,6 +1,6 @@
 """What DistributedOptimizer adds to a backward pass: hooks on 200 parameters, in one process.
 
-  plain      the optimizer as torch has it
+  plain      torch's own optimizer
   wrapped    DistributedOptimizer; with one process it installs no hooks
   hooks      the same with HOROVOD_ELASTIC=1, with which it installs them, because more processes
              may join. With one process it reduces nothing, with --np 2 it reduces

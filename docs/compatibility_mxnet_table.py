@@ -92,7 +92,7 @@ ADDED: dict[str, dict[str, str]] = {
     "hvdtune.mxnet": {
         "barrier": "waits for all ranks of a process set",
         "is_homogeneous": "whether all hosts have equally many ranks",
-        "join": "takes part in the others' allreduces until all ranks have joined",
+        "join": "contributes zeros to the others' allreduces until all ranks have joined",
         "mark": "puts a moment into the recording, or a phase if used with `with`",
         "mark_step": "tells the recording that a training step has ended",
         "sycl_built": "always False",

@@ -104,7 +104,7 @@ SUPERSET: dict[str, dict[str, str]] = {
     },
 }
 
-# What has the name and the signature, but not all of the effect.
+# Names with the signature, but not all of the effect.
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod.ray": {
         "BaseHorovodWorker.get_gpu_ids": "The ids are texts, as Ray gives them now.",

@@ -196,8 +196,8 @@ SUPERSET: dict[str, dict[str, str]] = {
             f"{GATHERED_TYPES} A scalar is a `ValueError`; Horovod crashes.",
         ),
         "join": (
-            "If the other ranks call an operation that a joined rank cannot take part in, they get "
-            "an error, cached or not, and also with autotuning; Horovod crashes. `device` only "
+            "If the other ranks call an operation that a joined rank does not support, they get an "
+            "error, even if it is cached or with autotuning; Horovod crashes. `device` only "
             "matters on a process that has had no tensor on a GPU."
         ),
         "start_timeline": (
@@ -238,7 +238,7 @@ SUPERSET: dict[str, dict[str, str]] = {
     },
 }
 
-# What has the name and the signature, but not all of the effect.
+# Names with the signature, but not all of the effect.
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (

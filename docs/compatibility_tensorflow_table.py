@@ -25,7 +25,7 @@ OPTIMIZER = (
 )
 PASSES = "backward_passes_per_step=1, average_aggregated_gradients=False"
 
-# What every face has from one place: the same objects as in horovod.torch.
+# Names that all faces share: the same objects as in horovod.torch.
 BASICS = (
     *("init", "shutdown", "is_initialized"),
     *("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"),
@@ -222,7 +222,7 @@ SUPERSET: dict[str, dict[str, str]] = {
         "grouped_allgather": (
             f"{BFLOAT16} {EVERY_GROUP} Its gradient reduces and gathers once for all members."
         ),
-        "broadcast": f"{BFLOAT16} {NAMED} Its gradient remains right after the ranks have changed.",
+        "broadcast": f"{BFLOAT16} {NAMED} Its gradient stays correct after the ranks have changed.",
         "broadcast_": "Takes resource variables and reference variables under every TensorFlow.",
         "alltoall": (
             f"{BFLOAT16} {NAMED} Rows that `splits` leaves out have a gradient, which is zero."
@@ -326,7 +326,7 @@ _STEPS = (
     "does not read `params['steps']` any more."
 )
 
-# What has the name and the signature, but not all of the effect.
+# Names with the signature, but not all of the effect.
 PARTIAL: dict[str, dict[str, str]] = {
     "horovod.keras": {
         "DistributedOptimizer": (

@@ -2,7 +2,7 @@
 
 Reads Horovod's interface and the differences from the compatibility tables, and the functions from
 hvdtune itself. Ends with an error if the code contradicts a table, or if a name is missing without
-a reason. Names that need TensorFlow, MXNet or Ray are only compared if that can be imported.
+a reason. Names that need TensorFlow, MXNet or Ray are compared only if it can be imported.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ In a fork of a rank, such as a worker of a `DataLoader`, `rank()`, `size()` and 
 that only read return what they return under Horovod. Collectives and `init()` raise a `ValueError`
 there that says where to call them; under Horovod a collective hangs, and `init()` does nothing.
 
-All of this holds for tensors on the CPU; [the page on GPUs](gpu.md) says what holds there.
+All of this holds for tensors on the CPU; for tensors on GPUs, see [GPUs](gpu.md).
 """
 
 IMPORTS = """\
@@ -67,7 +67,7 @@ sensible to import, it raises a `ModuleNotFoundError` (an `ImportError`), whose 
 
 
 class Contradiction(Exception):
-    """The table says what the code does not."""
+    """The table contradicts the code."""
 
 
 @dataclass(frozen=True)

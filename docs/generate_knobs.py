@@ -29,14 +29,14 @@ came from.
 
 - Sizes take a unit: `64MB`, `1GiB`, `65536`. `KB`, `MB` and `GB` are powers of 1024.
 - Switches take `1` or `0`; `true`/`false`, `yes`/`no` and `on`/`off` are understood too.
-- An empty variable counts as absent, but for `HVDTUNE_AUTOTUNE_STORE`. A value that is not accepted
+- An empty variable counts as absent, except `HVDTUNE_AUTOTUNE_STORE`. A value that is not accepted
   ends the program with a sentence that names the setting, the value and what is accepted.
-- A name or value that is not known gets a near match in the sentence about it: "did you mean
-  HOROVOD_FUSION_THRESHOLD?". Variables that begin with `HOROVOD_` or `HVDTUNE_` and do nothing here
-  are named once in a job, by rank 0: unknown ones, and those that only Horovod itself reads, with
+- The sentence about an unknown name or value suggests a near match: "did you mean
+  HOROVOD_FUSION_THRESHOLD?". Once in a job, rank 0 names the variables that begin with `HOROVOD_`
+  or `HVDTUNE_` and do nothing here: unknown ones, and those that only Horovod itself reads, with
   the reason. `hvdtune config` and `hvdtune doctor` also name those that say how Horovod is built.
-- **Tunable** settings are moved by the autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)), except
-  those that are fixed because their variable is present.
+- The autotuner ([`HOROVOD_AUTOTUNE`](#horovod_autotune)) changes **tunable** settings, except those
+  that are fixed because their variable is present.
 - Settings are read once, when `init` is called. Give every rank the same ones.
 - Jobs on several hosts that `hvdtune run` does not start [find rank 0 by
   themselves](running/mpirun.md#how-ranks-of-several-hosts-find-each-other); `HVDTUNE_SECRET` and
@@ -96,7 +96,7 @@ def flag_words(knob: Knob) -> str:
 def tuning_words(knob: Knob) -> str:
     """The range in which the autotuner looks."""
     if knob.kind == "bool":
-        return "on and off, with more than one rank on one of several hosts"
+        return "on and off, in jobs on several hosts with more than one rank on at least one"
     assert knob.tune_range is not None
     if knob.kind == "size":
         low, high = (size_words(int(bound)) for bound in knob.tune_range)

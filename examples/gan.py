@@ -3,11 +3,11 @@
     hvdtune run -np 4 python examples/gan.py
 
 The generator learns to draw points like those of a tilted ellipse; the discriminator learns to tell
-its points from real ones. Two things need care with several optimizers in one process:
+these from real ones. Two things need care with several optimizers in one process:
 
-* The backward pass of the generator's loss runs through the discriminator, which is frozen then.
-  Otherwise the discriminator's gradients would also be computed, its optimizer would begin to
-  reduce them, and its next ``zero_grad()`` would raise an error.
+* The backward pass of the generator's loss runs through the discriminator, which is frozen during
+  this pass. Otherwise the discriminator's gradients would also be computed, its optimizer would
+  begin to reduce them, and its next ``zero_grad()`` would raise an error.
 * Gradients are identified by name. ``prefix`` keeps the names of the two networks apart.
 
 ``--batch-size`` counts the points of all ranks together. Real points and noise are dealt to the

@@ -16,8 +16,8 @@ it. Both this division and clipping must see the gradients of *all* ranks:
 
 A gradient computed in float16 is rounded to 11 bits once per backward pass. To make the rounding
 independent of the number of ranks, a batch always consists of the same pieces of ``--piece``
-points with one backward pass each, and a rank takes a number of neighbouring pieces. These are
-summed in float32, and the trained weights are the same for any number of ranks.
+points with one backward pass each, and a rank takes a number of neighbouring pieces. Their
+gradients are summed in float32, and the trained weights are the same for any number of ranks.
 """
 
 import argparse

@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys as _sys
 
 if getattr(_sys, "argv", None) and _sys.argv[0].endswith(("/hvdtune", "/horovodrun")):
-    # This is the command: Ctrl-C during the imports must end it without a traceback. The module is
-    # built in: even importing `signal` would take longer than all the imports before it.
+    # This is the command: Ctrl-C during the imports must end it without a traceback. `_signal` is
+    # built in; even importing `signal` would take longer than all the imports before it.
     import _signal  # type: ignore[import-not-found]
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -82,7 +82,7 @@ __all__ = [
     "run",
     "synchronize",
 ]
-# What is imported when it is first used; NumPy comes with it.
+# Imported, and NumPy with them, when one is first used.
 _ARRAY_FUNCTIONS = {name for name in __all__ if name not in globals()} - {"run"}
 
 if not _IS_HANDED_OVER:

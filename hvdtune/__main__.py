@@ -1,6 +1,6 @@
-"""`python -m hvdtune train.py …`: run a script with `import horovod` led to hvdtune.
+"""`python -m hvdtune train.py …`: run a script in which `import horovod` loads hvdtune.
 
-It replaces the script's own interpreter, also under mpirun or srun. If no file is named,
+It takes the place of `python`, also under mpirun or srun. If no file is named,
 `python -m hvdtune VERB …` is the `hvdtune` command.
 """
 
@@ -18,9 +18,9 @@ usage: python -m hvdtune SCRIPT.py [argument …]
        python -m hvdtune -m MODULE [argument …]
        python -m hvdtune -c CODE [argument …]
 
-Runs a Python program as `python` does, with `import horovod` led to hvdtune, without a launcher
-of its own: also in mpirun -np 4 python -m hvdtune train.py. With the name of a command instead
-of a script it is the same as:
+Runs a Python program as `python` does, except that `import horovod` loads hvdtune. It is not a
+launcher, but works under one: mpirun -np 4 python -m hvdtune train.py. With the name of a command
+instead of a script it is the same as:
 """
 
 

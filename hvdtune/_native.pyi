@@ -64,8 +64,9 @@ def push_mxnet(
     If both are the same arrays, it is in place. Returns at once, or after a short wait for the
     other ranks if nothing else is in flight. Raises ValueError or HorovodInternalError for errors
     that are known at once; MXNet raises the others when an output is read. `cacheable`: whether the
-    name will be used again. `tied`: further NDArrays that order operations with this name: one that
-    has an array in common with the last operation, among its own or its `tied` ones, runs after it.
+    name will be used again. `tied`: further NDArrays that order operations with this name: an
+    operation that shares an array with the last one, among its own or its `tied` ones, runs after
+    that one.
     """
 
 def push_mxnet_step_mark(arrays: Sequence[int]) -> None:
@@ -268,7 +269,7 @@ class Beats:
     def __init__(self, socket: int, line: bytes, seconds: float) -> None:
         """Begin. The socket, a descriptor, may be closed: the connection stays open until `stop`.
 
-        Raises ValueError if it is no socket.
+        Raises ValueError if it is not a socket.
         """
 
     def keep(self) -> None:
@@ -428,9 +429,9 @@ class Engine:
     def take(self, handle: int) -> tuple[list[NDArray[Any]], list[int]] | None:
         """The results of a finished operation, which is then forgotten; None if it is unknown.
 
-        The results are the arrays that the engine allocated (bfloat16 as uint16 bits) and, for an
-        alltoall, how many rows came from each member; for a join, the last rank to join; for a new
-        process set, its number.
+        The results are the arrays that the engine allocated (bfloat16 as uint16 bits), and numbers.
+        The numbers are how many rows came from each member (alltoall), the last rank to join
+        (join), or the new set's number (process set).
         """
 
     def collect(self, handle: int, /) -> tuple[Any, ...] | None:
@@ -443,8 +444,8 @@ class Engine:
     def join(self, device: int = ...) -> int:
         """Contribute zeros until all ranks have joined; returns a handle, done then.
 
-        `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had none
-        there.
+        `device`: the GPU on which zeros for tensors on GPUs are made, if this rank has had no
+        tensors on a GPU.
         """
 
     def add_process_set(self, ranks: Sequence[int]) -> int:
@@ -616,9 +617,9 @@ def log(level: str, file: str, line: int, rank: int, message: str) -> None:
     """Print a message in the engine's format; rank -1 leaves the rank out."""
 
 def finish_mpi(finalizes: bool, hydra: int) -> None:
-    """No thread of the engine calls MPI any more: call MPI_Finalize, if `finalizes`, an engine of
-    this process has initialised MPI and no job was aborted. hydra: the descriptor of this process's
-    connection to MPICH's mpirun; -1: none."""
+    """Call MPI_Finalize if `finalizes` is true, an engine of this process has initialised MPI, and
+    no job was aborted. No thread of the engine calls MPI any more. hydra: the descriptor of this
+    process's connection to MPICH's mpirun; -1: none."""
 
 def mpi_threads_multiple() -> bool:
     """Whether MPI allows calls from several threads at a time; False if no engine uses it."""

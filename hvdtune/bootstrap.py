@@ -1,6 +1,6 @@
-"""Processes of hvdtune's own: the commands that start them, and where they import from.
+"""hvdtune's own processes: the commands that start them, and where they import from.
 
-A user's program finds modules as Python says: beside the script first, or in the working
+A user's program finds modules as Python always does: first beside the script, or in the working
 directory. hvdtune's own processes (the launcher, its agents, the optimiser, the joining of
 timelines, every `hvdtune VERB`) import nothing from there, so that a user's `random.py` does not
 disturb them.
@@ -33,9 +33,9 @@ def python_command(module: str, *arguments: str, executable: str | None = None) 
 
 
 def isolate() -> None:
-    """Set sys.path of a process of hvdtune's own; elsewhere do nothing.
+    """Set sys.path if this is one of hvdtune's own processes; otherwise do nothing.
 
-    hvdtune calls it before it imports anything else.
+    hvdtune calls this before it imports anything else.
     """
     first = _programs_folder()
     if first is None:
@@ -55,8 +55,8 @@ def own_path(entries: list[str], stated: str) -> list[str]:
     """The `entries` of sys.path that hvdtune's own processes use, in their order.
 
     Python's standard library comes first, and the working directory last, if its full path was
-    given. `stated` is PYTHONPATH: its relative folders, which mean another place in each directory,
-    are left out unless this package is in them.
+    given. `stated` is PYTHONPATH: its relative folders, which depend on the working directory, are
+    left out unless this package is in them.
     """
     here = _real("")
     relative = {_real(entry) for entry in stated.split(os.pathsep) if not os.path.isabs(entry)}

@@ -1,3 +1,3 @@
-"""hvdtune's version: pip reads it here; hosts and recordings are compared by it."""
+"""hvdtune's version. pip reads it here; hvdtune compares it between hosts and in recordings."""
 
 __version__ = "0.1.0"

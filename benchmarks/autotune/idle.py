@@ -210,7 +210,7 @@ def page(found: dict[str, list[Any]]) -> str:
     share, spread = f"{100 * difference(found):+.2f} %", f"{100 * scatter(found):.2f} %"
     lines += [
         "",
-        f"A step beside the finished autotuner has {share} instructions. Counts of the same "
+        f"With the finished autotuner, a step's instructions change by {share}. Counts of the same "
         f"job differ by up to {spread}, so a smaller cost would not be visible.",
     ]
     lines += ["", f"## Rank 0 of {RANKS}, {REST_S:.0f} s of doing nothing", ""]

@@ -4,7 +4,7 @@
   python benchmarks/autotune/real.py --seconds 170   as much of it as fits; start again to continue
   python benchmarks/autotune/real.py --runs 1        one run of each instead of three
   python benchmarks/autotune/real.py --again --only "tiny np2"
-                                                     repeat what another tuner was measured with
+                                                     repeat what was measured with another tuner
 
 All of it takes about two hours on two CPUs that do nothing else. Every training (see TRAININGS)
 runs on 2 and 4 ranks:

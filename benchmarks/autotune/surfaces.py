@@ -114,7 +114,7 @@ def load(path: Path) -> Surface:
     axes = {key: tuple(values) for key, values in stored["axes"].items()}
     shape = tuple(len(values) for values in axes.values())
     rounds = np.array(stored["rounds"]).reshape(-1, *shape)
-    # It was visited once a round as a point of the grid, and all the time as the reference.
+    # The defaults were visited once a round as a grid point, and all the time as the reference.
     rounds[(..., *(values.index(DEFAULTS[key]) for key, values in axes.items()))] = 0.0
     return Surface(
         name=path.stem,

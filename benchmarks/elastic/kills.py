@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def compare(count: int, rounds: int) -> int:
-    """The systems in turn, a job a kill."""
+    """The systems in turn, one job for each kill."""
     systems: dict[str, Callable[[int, Path], Any]] = {"hvdtune": hvdtune, "torchrun": torchrun}
     if importlib.util.find_spec("torchft"):
         systems["torchft"] = torchft
@@ -148,7 +148,7 @@ def torchrun(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
 def torchft(count: int, folder: Path) -> list[subprocess.Popen[bytes]]:
     """A lighthouse, and as many groups of one process."""
     port = free_port()
-    # Its lighthouse takes the program's own arguments, after the script's name.
+    # torchft's lighthouse reads the arguments of the program that runs it.
     lighthouse = [sys.executable, RANK, "--min_replicas", "1", "--bind", f"[::]:{port}"]
     lighthouse += ["--join_timeout_ms", "1000"]
     processes = [started(lighthouse, {}, folder)]

@@ -271,7 +271,7 @@ def death(machine: Machine) -> Outcome:
 
 
 def plugin(machine: Machine) -> Outcome:
-    """Measures algorithms and protocols, and makes the file for NCCL's tuner plugin of them."""
+    """Measures algorithms and protocols, and makes the file for NCCL's tuner plugin from them."""
     if machine.device == "cpu":
         return Outcome(SKIPPED, "NCCL has no algorithms on the CPU.")
     python = python_command("hvdtune.cli.main")

@@ -62,8 +62,8 @@ def install(folder: Path, requirements: Sequence[str]) -> str:
 
 
 def _check_this_python() -> None:
-    """Raises Unavailable, saying what to install, if this Python makes no environment with pip."""
-    # Debian ships Python without them; the message of `python -m venv` there takes ten lines.
+    """Raises Unavailable, saying what to install, if this Python cannot make environments."""
+    # Debian ships Python without these modules; `python -m venv` there prints ten lines.
     missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
     if missing:
         debian = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
@@ -124,8 +124,8 @@ def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str] | No
 def reason(output: str) -> str:
     """The most informative line of a program's output: the first error, else the last line.
 
-    `error:` marks an error more reliably than the word `error`, which pip's warnings of a network
-    that is down also contain.
+    `error:` marks an error more reliably than the word `error`, which is also in pip's warnings
+    about a network that is down.
     """
     lines = [line.strip() for line in output.splitlines() if any(map(str.isalnum, line))]
     for mark in ("error:", "error"):

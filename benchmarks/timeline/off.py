@@ -147,8 +147,8 @@ def page(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     never, stopped = (middle(found[kind]) for kind in OFF)
     lines += [
         "",
-        f"A step after a recording has {100 * (stopped / never - 1):+.2f} % instructions of one "
-        f"before. Counts of the same job differ by up to {100 * scatter(found):.2f} %, so a "
+        f"After a recording, a step's instructions change by {100 * (stopped / never - 1):+.2f} %. "
+        f"Counts of the same job differ by up to {100 * scatter(found):.2f} %, so a "
         "smaller difference would not be visible.",
         "",
         f"## The recorder's code that runs while it is off ({OFF[0]}), instructions a step",

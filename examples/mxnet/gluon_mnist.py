@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument(
-        "--num-groups", type=int, default=0, help="gradients are reduced in this many"
+        "--num-groups", type=int, default=0, help="gradients are reduced in this many groups"
     )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()
@@ -52,8 +52,8 @@ def main() -> None:
     net = network()
     net.initialize(mx.init.Xavier())
     net.hybridize()
-    # 3. All begin with the weights of rank 0; layers whose shape is not known yet get theirs in
-    # the first forward pass.
+    # 3. All begin with the weights of rank 0; layers whose shape is not known yet get them in the
+    # first forward pass.
     parameters = net.collect_params()
     hvd.broadcast_parameters(parameters, root_rank=0)
 

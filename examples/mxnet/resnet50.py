@@ -25,8 +25,8 @@ def main() -> None:
     parser.add_argument(
         "--fixed-statistics",
         action="store_true",
-        help="batch normalisation with stored statistics: equal weights for any number of ranks, "
-        "with MXNET_MKLDNN_ENABLED=0, because oneDNN's gradients then differ from run to run",
+        help="batch normalisation with stored statistics; weights are equal for any number of "
+        "ranks if MXNET_MKLDNN_ENABLED=0 (oneDNN's gradients differ from run to run)",
     )
     parser.add_argument("--save", help="file for the weights (.npz)")
     arguments = parser.parse_args()

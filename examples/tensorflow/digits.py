@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-# The segments of each digit: top, left and right above, middle, left and right below, bottom.
+# The segments of each digit: top, upper left, upper right, middle, lower left, lower right, bottom.
 SEGMENTS = ("1110111", "0010010", "1011101", "1011011", "0111010")
 SEGMENTS += ("1101011", "1101111", "1010010", "1111111", "1111011")
 PLACES = (

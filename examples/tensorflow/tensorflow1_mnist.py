@@ -16,7 +16,7 @@ v1 = tf.compat.v1
 
 
 def logits_of(images: tf.Tensor) -> tf.Tensor:
-    """A layer of 64, and one of 10."""
+    """A layer of 64 units, and one of 10."""
     flat = tf.reshape(images, (-1, 96))
     weights = v1.get_variable("hidden", (96, 64))
     bias = v1.get_variable("hidden_bias", (64,), initializer=v1.zeros_initializer())

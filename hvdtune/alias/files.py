@@ -1,7 +1,7 @@
 """The files of `hvdtune alias install`: a package, a command, and the metadata of both.
 
-The package is not a copy: when it is imported, it loads the alias of the hvdtune that is there
-then, so an upgrade of hvdtune needs no second installation.
+The package is not a copy: when it is imported, it loads the alias of the hvdtune installed then,
+so an upgrade of hvdtune needs no second installation.
 """
 
 from __future__ import annotations
@@ -105,6 +105,6 @@ def command_text(root: Path, executable: str) -> str:
     """The command `horovodrun`: a Python script for `executable`, with its first line."""
     first = f"#!{executable}\n"
     if " " in executable or len(first.encode()) > _SHEBANG_LIMIT:
-        # A shell reads two commands here, but Python a string.
+        # A shell sees two commands here, Python a string.
         first = f"#!/bin/sh\n'''exec' {shlex.quote(executable)} \"$0\" \"$@\"\n' '''\n"
     return first + _COMMAND.format(root=str(root))

@@ -1,4 +1,4 @@
-"""Installs the alias in an environment, and removes exactly that again.
+"""Installs the alias in an environment, and removes exactly what it installed.
 
 It is installed as an ordinary distribution named horovod, with a RECORD of its files: pip lists it,
 and `pip uninstall horovod` removes it just as `hvdtune alias remove` does.

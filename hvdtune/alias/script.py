@@ -54,7 +54,7 @@ def run_code(code: str, arguments: Sequence[str]) -> None:
 
 
 def _lead_to_alias(folder: str | None) -> None:
-    """Set sys.path[0], which `python -m hvdtune` made the working directory, and the alias."""
+    """Set sys.path[0] (`python -m hvdtune` made it the working directory), and add the alias."""
     sys.path[:] = given_path()
     if not getattr(sys.flags, "safe_path", False):  # python -P has no such entry
         sys.path[:1] = []
@@ -74,7 +74,7 @@ def _is_source(path: str) -> bool:
 
 
 def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
-    """Execute a program's source in a new module `__main__`, which stays after the end.
+    """Execute a program's source in a new module `__main__`, which stays when the program ends.
 
     `runpy` would remove it before exit handlers that pickle the program's classes run.
     """
@@ -86,7 +86,7 @@ def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
-        # Here, so that the traceback begins with the program's own frame.
+        # Reported here, so that the traceback begins with the program's own frame.
         trace = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)

@@ -22,11 +22,11 @@ class ArrayAdapter:
     """See `faces.adapter.Adapter`."""
 
     def __init__(self) -> None:
-        # Looking up a dtype object is many times cheaper than its name, which NumPy composes.
+        # Looking up a dtype object is many times cheaper than having NumPy compose its name.
         self.codes: dict[Any, int] = {np.dtype(name): operations.DTYPES[name] for name in _NAMES}
 
     def buffer(self, tensor: Array, operation: str, *, written: bool = False) -> Buffer:
-        """The array's memory. Raises ValueError if the engine cannot use it."""
+        """The array's memory. Raises TypeError or ValueError if the engine cannot use it."""
         if type(tensor) is not np.ndarray and not isinstance(tensor, np.ndarray):
             if device_arrays.is_one(tensor):
                 return device_arrays.buffer(tensor, written)

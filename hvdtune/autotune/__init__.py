@@ -1,5 +1,5 @@
 """Finds the settings that make a training run fastest, while it runs.
 
-Rooms, each of which may know those before it: `statistics`, `search`, `memory`, `report`,
+Folders, each of which may know those before it: `statistics`, `search`, `memory`, `report`,
 `session`. Only `session.online` touches the engine; all other code maps numbers to numbers.
 """

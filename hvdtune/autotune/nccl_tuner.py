@@ -102,7 +102,7 @@ def export(paths: Iterable[str], target: str) -> str:
 
 
 def choose(key: tuple[str, int], measured: Mapping[int, Mapping[Choice, float]]) -> list[Rule]:
-    """Rules for all sizes of one collective. Neighbours with the same choice are one rule; the
+    """Rules for all sizes of one collective. Neighbours with the same choice share a rule; the
     boundary between two choices is the geometric mean of the sizes."""
     collective, ranks = key
     rules: list[Rule] = []
@@ -141,7 +141,7 @@ def _read(path: str) -> dict[str, Any]:
             "hvdtune bench --device cuda --json."
         )
     if document.get("wrong"):
-        raise ValueError(f"{path} has {document['wrong']} wrong results: nothing is made of it.")
+        raise ValueError(f"{path} has {document['wrong']} wrong results: it is not exported.")
     return document
 
 

@@ -31,7 +31,7 @@ class Arrays(Protocol):
         """Elements that differ from what `pattern.fill` writes with this offset."""
 
     def finish(self) -> None:
-        """Return when the place has finished all its work."""
+        """Return when the device has finished all its work."""
 
 
 class HostArrays:

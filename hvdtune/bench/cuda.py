@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 def look(environ: Mapping[str, str]) -> Found:
-    """Ask driver, GPUs, PyTorch and NCCL, in this order.
+    """Ask driver, GPUs, PyTorch, the engine and NCCL, in this order.
 
     Raises `Unavailable` for the first that is missing. A missing NCCL is a note: tensors then pass
     through host memory.

@@ -121,7 +121,7 @@ def _best_rate(
     barrier: Callable[[], None],
     slowest: Callable[[float], float],
 ) -> float:
-    """Bytes/s of the best round; `kernel` is None on ranks that only keep the others company."""
+    """Bytes/s of the best round; `kernel` is None on ranks that do not measure."""
     repeats = 1
     if kernel is not None:
         kernel()  # brings in the pages

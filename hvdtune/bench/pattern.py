@@ -1,8 +1,8 @@
 """Test data whose sums are exact, so that every wrong element can be counted.
 
 The array of a rank repeats a tile of `PERIOD` small random integers, drawn from the rank's own
-seed. The period is a prime, so that data a chunk, a page or a tensor away from their place are
-noticed. The integers are small enough that the sum over all ranks is exact in the data type.
+seed. The period is a prime, so that data displaced by a chunk, a page or a tensor are noticed. The
+integers are small enough that the sum over all ranks is exact in the data type.
 """
 
 from __future__ import annotations

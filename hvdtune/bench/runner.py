@@ -42,7 +42,7 @@ def run(
     environ: Mapping[str, str],
     display: Display,
 ) -> None:
-    """Carry out `plan` on `report.ranks` ranks, filling `report` and printing as results come.
+    """Carry out `plan` on `report.ranks` ranks; fill `report` and print as results arrive.
 
     `launcher` is a command that starts the command appended to it on that many ranks
     (`hvdtune run -np N`), `environ` its environment. Raises BenchError if the ranks fail; their

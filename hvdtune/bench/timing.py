@@ -97,7 +97,7 @@ class Timer:
         return metrics.summarise(self.ranks.gather(durations))
 
     def _pace(self) -> float:
-        """1 when in time, 0 when there is no time left; equal on all ranks."""
+        """1 when on time, 0 when there is no time left; equal on all ranks."""
         left = self._seconds - self.ranks.slowest(time.monotonic() - self._started)
         return min(1.0, max(0.0, left / max(1e-9, _OVERHEAD * self._budgets_left)))
 
@@ -117,7 +117,7 @@ class Timer:
     def _rounds(
         self, call: Callable[[], None], budget: float, least: int, most: int
     ) -> list[float]:
-        """Time from `least` to `most` calls; a round is as long as all before it together.
+        """Time from `least` to `most` calls; each round at most doubles their number.
 
         Between rounds the ranks agree how many more calls fit: the first ones are often slow, so
         each round gives a better estimate.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def check_recordings(paths: Sequence[str]) -> None:
-    """Raise ValueError if one is a folder; a missing file is reported when it is opened."""
+    """Raise ValueError if a path is a folder; a missing file is reported when it is opened."""
     for path in paths:
         if not os.path.isdir(path):
             continue
@@ -20,7 +20,7 @@ def check_recordings(paths: Sequence[str]) -> None:
 
 
 def check_output(flag: str, path: str, read: Sequence[str] = ()) -> None:
-    """Raise ValueError if it is a folder, or in no existing folder, or one of those `read`."""
+    """Raise ValueError if `path` is a folder, in no existing folder, or one of the files `read`."""
     folder = os.path.dirname(path)
     if os.path.isdir(path):
         raise ValueError(f"{flag} {path} is a folder: give the name of a file")

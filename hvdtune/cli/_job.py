@@ -10,6 +10,6 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job",
         metavar="JOB",
-        help="its id, the beginning of it, or rank 0's process id; needed if several of your "
-        "jobs run",
+        help="the job's id, the beginning of the id, or rank 0's process id; needed if several of "
+        "your jobs run",
     )

@@ -169,7 +169,7 @@ def _export(args: argparse.Namespace) -> int:
     left = account.without_way(one.values, args.format)
     if left:
         words = " ".join(f"{KNOBS[name].env}={environment[KNOBS[name].env]}" for name in left)
-        print(f"hvdtune autotune export: only as variables: {words}", file=sys.stderr)
+        print(f"hvdtune autotune export: set these as variables: {words}", file=sys.stderr)
     return 0
 
 

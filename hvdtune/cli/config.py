@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         from hvdtune.launch.elastic import options
 
         config = read_config_file(args.config_file)
-        options.read_section(config)  # they have no default, and no row
+        options.read_section(config)  # elastic options have no default and no row
     choice = choose({}, config, os.environ)
     rows = [_row(knob, choice) for knob in KNOBS.values() if not knob.internal]
     print(json.dumps(rows, indent=2) if args.json else _table(rows))

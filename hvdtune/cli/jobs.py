@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line per job; return 0, also if there is none."""
+    """Print one line per job; return 0, even if there is none."""
     from hvdtune.live import client
 
     found = client.jobs()

@@ -1,11 +1,11 @@
-"""The `hvdtune` command. Each verb is a file of this folder with these things in it:
+"""The `hvdtune` command. Each verb is a file in this folder, which defines:
 
     HELP: str                        one line for `hvdtune --help`
     add_arguments(parser) -> None    declares the verb's flags
     run(args) -> int                 does it; the exit status
     ABBREVIATIONS = True             if its flags may be cut short (optional)
 
-This file and files whose names begin with "_" are no verbs. A verb's module is imported when the
+This file and files whose names begin with "_" are not verbs. A verb's module is imported when the
 verb is called, so it must not import anything slow at its top.
 """
 
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _first_unknown_flag(self) -> list[str]:
-        """The first undeclared flag before the program, whose words are its own."""
+        """The first undeclared flag before the program's name; words after it are the program's."""
         known = {flag: action for action in self._actions for flag in action.option_strings}
         has_program = any(action.nargs == argparse.REMAINDER for action in self._actions)
         words = iter(self._words)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(sys.argv[1:])
         finally:
-            # Only Python's own exit is left, and Ctrl-C in that is no fault to report.
+            # Only Python's own exit is left: Ctrl-C during it is not an error to report.
             from hvdtune.launch import interruption
 
             interruption.by_default()

@@ -45,7 +45,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
         dest="np",
         type=_count,
         metavar="N",
-        help="number of processes, or with how many an elastic job starts (default: what Slurm or "
+        help="number of processes; an elastic job starts with that many (default: what Slurm or "
         "LSF has given the job)",
     )
     hosts = job.add_mutually_exclusive_group()
@@ -86,7 +86,7 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     job.add_argument(
         "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh to other hosts"
     )
-    # For programs that start a job: it ends when the process with this number, its parent, does.
+    # For programs that start a job: the job ends when the process with this pid, its parent, ends.
     job.add_argument("--parent", type=_count, help=argparse.SUPPRESS)
     job.add_argument(
         "--disable-cache",

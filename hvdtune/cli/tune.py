@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune; return 0 if it finished, 1 if the program failed or the time was over before."""
+    """Tune; return 0 if it finished, 1 if the program failed or the time ran out first."""
     from hvdtune.autotune.session.offline import JobsEnded, RemoteEngine
     from hvdtune.launch.allocation import capacity
     from hvdtune.launch.allocation.hosts import Host
@@ -210,7 +210,7 @@ def _settings(args: argparse.Namespace) -> tuple[dict[str, str], Settings]:
     for notice in choice.notices:
         print(f"hvdtune tune: {notice}", file=sys.stderr)
     environ = {**os.environ, **choice.variables()}
-    # Here the job's end is tuning's beginning: there is nothing to watch afterwards.
+    # When tuning is over, no job runs any more: there is nothing to watch.
     environ.pop(knobs.KNOBS["autotune_watch"].env, None)
     settings = knobs.from_environ(environ)
     # In the job, these would start a tuner of its own.

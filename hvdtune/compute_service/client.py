@@ -20,8 +20,8 @@ _KEEP_ALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEE
 class ComputeClient:
     """Asks the service that listens at one of `compute_addresses` (see `ComputeService.addresses`).
 
-    `key` is the service's; `verbose` is ignored; Horovod has it. Any number of threads may use a
-    client, and it needs no closing.
+    `key` is the service's. `verbose`, which Horovod has, is ignored. Any number of threads may use
+    a client, and it needs no closing.
 
     All methods raise ConnectionError if the service does not answer (here: at none of the
     addresses), RuntimeError if it is shut down while they wait, and the errors that they name.
@@ -99,7 +99,7 @@ class ComputeClient:
             return False
 
     def shutdown(self) -> None:
-        """Tell the service, and through it all processes that wait for that, to shut down."""
+        """Tell the service, and through it all processes that wait for its end, to shut down."""
         self._ask("end")
 
     def wait_for_shutdown(self, timeout: float | None = None) -> None:
@@ -122,7 +122,7 @@ class ComputeClient:
                 self._exchange("wait_for_end", {}, None)
                 return
             except (OSError, messages.Rejected):
-                # Something on the way has cut a connection that had lasted.
+                # A connection that had lasted was cut on the way: count from 1 again.
                 failures = 1 if time.monotonic() - begin > 2 * _SECONDS else failures + 1
                 time.sleep(0.1)
 

@@ -1,8 +1,8 @@
 """Messages that need the key: a JSON object and its digest (HMAC-SHA256).
 
 A connection carries one question and one answer. The service first sends a challenge, random
-bytes; the question's digest covers it, and the answer's digest covers the question's. So somebody
-who has recorded a question or an answer cannot send it again. Nothing is encrypted.
+bytes; the question's digest covers it, and the answer's digest covers the question's. So a
+recorded question or answer cannot be sent again. Nothing is encrypted.
 """
 
 from __future__ import annotations

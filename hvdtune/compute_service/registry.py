@@ -40,7 +40,7 @@ class Registry:
             return {"error": ["ValueError", f"the compute service was asked wrongly: {error}"]}
 
     def end(self) -> None:
-        """Release all that wait for the end, and all that wait for others."""
+        """Release every client that waits for the end or for other processes."""
         self._ended = True
         self._change()
 

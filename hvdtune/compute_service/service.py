@@ -1,4 +1,4 @@
-"""The process that has the registry, as a server: one thread serves all clients."""
+"""The server of the process that has the registry: one thread serves all clients."""
 
 from __future__ import annotations
 

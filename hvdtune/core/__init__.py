@@ -1,8 +1,8 @@
 """The running job, whatever the framework: the only way to the native engine.
 
-`world` is its state, which every module here may know; `operations`, `process_sets`, `objects`
-and `membership` act on it; `job` begins and ends it, and knows all of them, and also `libraries/`
-and `observation/`.
+`world` is its state, which every module here may know. `operations`, `process_sets`, `objects`
+and `membership` act on it. `job` begins and ends it, and knows all of them, `libraries/` and
+`observation/`.
 """
 
 try:

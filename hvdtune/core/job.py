@@ -45,7 +45,7 @@ _AGREED = (
     "dynamic_process_sets",
     "cpu_operations",
 )
-# … and in a job on several hosts also these: on one they do nothing.
+# … and, in a job on several hosts, these as well: on one host they do nothing.
 _AGREED_BETWEEN_HOSTS = (
     "hierarchical_allreduce",
     "hierarchical_allgather",
@@ -65,7 +65,7 @@ class _Place(NamedTuple):
     members: mpi_communicators.Members | None  # None if MPI does not know the job
     has_communicators: bool  # some process of the job has sets made from communicators
     listed: bool = False  # `comm` is a list of ranks
-    root: int = 0  # the launcher's number of the job's rank 0
+    root: int = 0  # the number of the job's rank 0 among the launcher's ranks
 
 
 def init(
@@ -106,7 +106,7 @@ def init(
             the job then runs on no process. "… is a duplicate" for a set that occurs twice or is
             the whole job: the job runs all the same. Also for a `comm` that is none of the above,
             and in a fork of a rank, which has no place of its own in the job.
-        TypeError: `comm` has members that are no ints.
+        TypeError: `comm` has members that are not ints.
         NotImplementedError: sets made from communicators in a job made from a list of ranks.
         SystemExit: an elastic job goes on without this process, or has no driver any more.
     """
@@ -126,7 +126,7 @@ def init(
 def _start_elastic(
     comm: Iterable[int] | Any, process_sets: Sequence[sets.ProcessSet] | str | None
 ) -> tuple[_Place, list[sets.ProcessSet]]:
-    """Join the job where its driver says, as often as necessary; with the sets that are possible.
+    """Join the job in the place that its driver gives, as often as necessary, with possible sets.
 
     If the job runs already, and the elastic function has not begun, expect to join it there.
     """

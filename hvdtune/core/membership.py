@@ -33,8 +33,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     after another, and must be in the same order on all processes.
 
     Raises ValueError, on every process, for ranks that do not exist or are given twice, for ranks
-    of which there is a set already ("duplicate process set"), and if processes pass different
-    ranks or remove a set instead; the job goes on. Also raises ValueError without
+    that already form a set ("duplicate process set"), and if processes pass different ranks or
+    remove a set instead; the job goes on. Also raises ValueError without
     HOROVOD_DYNAMIC_PROCESS_SETS=1 and if the job ends meanwhile, NotImplementedError for a
     communicator whose ranks are not known.
     """
@@ -57,8 +57,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     and the object has no number any more (it can be added again). Operations that still wait in
     the set fail with HorovodInternalError, "Process set has been removed".
 
-    Raises ValueError, on every process, if processes remove different sets or add one; without
-    HOROVOD_DYNAMIC_PROCESS_SETS=1; and if the job ends meanwhile.
+    Raises ValueError, on every process, if processes remove different sets or add one. Also raises
+    ValueError without HOROVOD_DYNAMIC_PROCESS_SETS=1 and if the job ends meanwhile.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"remove_process_set takes a ProcessSet, not {process_set!r}")

@@ -150,7 +150,7 @@ def plan_allreduces(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> AllreducePlan:
-    """Allreduces in place, with these names, that will be made together again and again.
+    """Allreduces in place, with these names, that will be made together repeatedly.
 
     ``codes`` are dtype codes by the tensors' dtype.
     """
@@ -158,9 +158,10 @@ def plan_allreduces(
 
 
 def name_on_wire(operation: str, name: str) -> str:
-    """The name that all ranks use for an `operation` named `name`. Raises ValueError for no text.
+    """The name that all ranks use for an `operation` named `name`.
 
-    `operation` is "allreduce", "grouped_allreduce", ….
+    `operation` is "allreduce", "grouped_allreduce", …. Raises ValueError for an invalid Unicode
+    text.
     """
     whole = f"{operation}.{name}"
     if not whole.isascii():
@@ -262,7 +263,7 @@ def _place_of(kind: str, buffers: Sequence[Buffer]) -> tuple[int, tuple[int, ...
 
 
 def _behind_gpu(finish: Finish, current_stream: Callable[[], int] | None) -> Finish:
-    """`finish`, for a result that is used when the GPU is done."""
+    """`finish`, for a result that must not be used before the GPU is done."""
 
     def finished(completed: Completed) -> Any:
         if completed.gpu is not None and current_stream is not None:
@@ -516,8 +517,8 @@ def add_join_hook(hook: Callable[[], None]) -> None:
 def join(device: int = -1) -> int:
     """`join_async`, and wait.
 
-    `device` is the GPU on which this process makes zeros for tensors on GPUs, if it has had none
-    there yet; it is ignored if there is no GPU.
+    `device` is the GPU on which this process makes zeros for tensors on GPUs, if it has had no
+    tensors on a GPU yet; it is ignored if there is no GPU.
     """
     return int(synchronize(join_async(device)))
 
@@ -525,7 +526,7 @@ def join(device: int = -1) -> int:
 def poll(handle: int) -> bool:
     """Whether an operation is done. Raises ValueError for an unknown or fetched handle.
 
-    In a fork of a rank it raises it also for that rank's handles.
+    In a fork of a rank, it also raises it for that rank's handles.
     """
     if handle not in _pending:
         _refuse_inherited(handle)
@@ -549,7 +550,7 @@ def synchronize(handle: int) -> Any:
     try:
         taken = pending.engine.collect(handle)
     except BaseException:
-        # If it has not ended, a signal's handler has raised; it still uses the memory kept here.
+        # If the operation has not ended, a signal handler has raised; its memory is still in use.
         if _has_ended(pending.engine, handle):
             _pending.pop(handle, None)
         raise

@@ -1,7 +1,7 @@
 """Process sets: groups of ranks that run their own collectives, and the registered ones.
 
-The engine numbers them: 0 is the whole job. Numbers of removed sets are reused, the one that was
-removed first comes first. `membership` registers the sets.
+The engine numbers them: 0 is the whole job. Numbers of removed sets are reused in the order of
+removal. `membership` registers the sets.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _objects: weakref.WeakSet[ProcessSet] = weakref.WeakSet()  # those that were giv
 def id_of(process_set: ProcessSet) -> int:
     """The number under which the engine knows a set. Raises ValueError if it does not.
 
-    Raises TypeError if `process_set` is no ProcessSet.
+    Raises TypeError if `process_set` is not a ProcessSet.
     """
     try:
         number = process_set.process_set_id

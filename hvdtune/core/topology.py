@@ -48,8 +48,8 @@ def detect(environ: Environ = os.environ) -> Topology:
     """Find this process's place in its job.
 
     The first launcher whose variables are present decides, in the order of the module's text.
-    Raises `TopologyError` if only one of rank and size is present, if a value is no whole number,
-    or if a rank is not below its size.
+    Raises `TopologyError` if only one of rank and size is present, if a value is not a whole
+    number, or if a rank is not below its size.
     """
     for find in _LAUNCHERS:
         topology = find(environ)
@@ -65,7 +65,7 @@ def sub_job(whole: Topology, ranks: Sequence[object]) -> Topology:
     All ranks in their own order are the launcher's job itself. Hosts are assumed to be filled one
     after another.
 
-    Raises TypeError for members that are no ints, ValueError for ranks that do not exist or are
+    Raises TypeError for members that are not ints, ValueError for ranks that do not exist or are
     given twice, and on a process that is not among them.
     """
     members = _checked_members(whole, ranks)
@@ -151,7 +151,7 @@ def _from_pmi(environ: Environ) -> Topology | None:
 
 
 def _from_jsm(environ: Environ) -> Topology | None:
-    """A process of jsrun's, if jsrun was told to start no MPI (`--smpiargs=off`)."""
+    """A process that jsrun started, if it was told to start no MPI (`--smpiargs=off`)."""
     pair = _rank_and_size(environ, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE")
     if pair is None:
         return None
@@ -200,7 +200,7 @@ def slurm_step(environ: Environ) -> bool:
 
 
 def _slurm_place(environ: Environ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-    """Local rank and size, cross rank and size of a task of srun's, as far as they are known."""
+    """Local rank and size, cross rank and size of an srun task, as far as they are known."""
     tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
     per_node = slurm_tasks_per_node(tasks)
     node = _integer(environ, "SLURM_NODEID") or 0

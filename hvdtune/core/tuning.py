@@ -103,7 +103,7 @@ def current() -> dict[str, float]:
 def _hosts_can_go_first() -> bool:
     """Whether ranks are on several hosts, with more than one on some of them, and the job tunes.
 
-    Without tuning, ranks have connections only for the way that they were started with.
+    Without tuning, ranks have only the connections that their initial settings need.
     """
     hosts = world.engine().hosts()
     return world.settings().autotune and 1 < len(set(hosts)) < len(hosts)
@@ -117,8 +117,9 @@ def uses_gpus() -> bool:
 def apply(values: Mapping[str, float]) -> int:
     """Rank 0: change settings for all ranks, at one place in the schedule. Returns the epoch.
 
-    `values` may hold any of the keys of `current`, and those about NCCL before they are among
-    them; the others keep the values of the latest request, even if that is still being carried out.
+    `values` may hold any of the keys of `current`, and the keys about NCCL before `current` has
+    them. Other settings keep the values of the latest request, even if it is still being carried
+    out.
     """
     with _changing:
         epoch = _apply(values)

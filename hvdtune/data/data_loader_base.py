@@ -1,4 +1,4 @@
-"""A loader of batches, and a mixin that lets a thread load them ahead.
+"""A batch loader, and a mixin that lets a thread load batches ahead.
 
     class Files(BaseDataLoader):
         def __len__(self): ...
@@ -8,7 +8,7 @@
 
     loader = FilesAhead(async_loader_queue_size=8)
 
-Classes, methods, arguments and the order of calls are those of Horovod 0.28's module of that name.
+Classes, methods, arguments and the order of calls are those of Horovod 0.28's module of this name.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
 
     In an elastic job its driver decides how often the job may start over, whether states are
     synchronised, and whether this process goes on at all: if not, SystemExit(0) is raised. There a
-    synchronised state counts as committed on every rank. A process that has come to a running job
+    synchronised state counts as committed on every rank. A process that is new in a running job
     joins it here; ``state.on_reset()`` precedes its first round, as it precedes the next round of
     the others.
     """
@@ -98,9 +98,9 @@ def _until_it_ends(
 
 @contextmanager
 def _taking_part(func: Callable[..., Any]) -> Iterator[bool]:
-    """Tell the driver of an elastic job when the outermost function begins and has returned.
+    """Tell the driver of an elastic job when the outermost function begins and returns.
 
-    If the job ran before this process came, join it now; yields whether that was so.
+    If the job ran before this process started, join it now; yields whether it did.
     """
     global _depth
     joins_late = False
@@ -163,7 +163,7 @@ def _synchronise(state: State) -> None:
 def _prepare_next_round(state: State, reason: HorovodInternalError | HostsUpdatedInterrupt) -> bool:
     """Prepare the state for the next round; return True if it need not be synchronised."""
     if isinstance(reason, HostsUpdatedInterrupt):
-        log.write("info", "The hosts have changed; training starts over as it is")
+        log.write("info", "The hosts have changed; training starts over from its current state")
         # Synchronising sends the committed state, so commit: nothing must be lost.
         state.save()
         member.will_ask(messages.INTERRUPT, "hosts have changed")

@@ -42,7 +42,7 @@ class State(ABC):
         self._host_messages = queue.SimpleQueue()
         self._interrupts_seen = 0
         if any(news := member.news()):
-            self._host_messages.put(news)  # of this generation already
+            self._host_messages.put(news)  # it is already about this generation
         self.reset()
         for callback in self._callbacks:
             callback()
@@ -62,14 +62,14 @@ class State(ABC):
     def check_host_updates(self) -> None:
         """Raise HostsUpdatedInterrupt, on all ranks, if the hosts have changed.
 
-        In an elastic job the driver's news travel with the collectives: a check reads a number, and
+        In an elastic job the driver's news travels with the collectives: a check reads a number and
         has the same result on all ranks that have completed the same collectives. Without a driver,
         rank 0 decides from the changes it knows of, and the check is a collective. In both cases
         all ranks must call it at the same point. The interrupt says that synchronising may be
         skipped if hosts have only been removed; in an elastic job the driver decides that.
         """
         if member.is_connected():
-            engine = world.engine_if_joined()  # if not, the function has not begun that checks
+            engine = world.engine_if_joined()  # None: the function that checks has not begun
             number = 0
             if engine is not None:
                 # A rank that is alone need not call any collective that could bring news.
@@ -127,7 +127,7 @@ class ObjectState(State):
         self._set_attributes()
 
     def save(self) -> None:
-        """Store references to the objects that the attributes are now."""
+        """Store references to the attributes' present objects."""
         self._committed = {name: getattr(self, name) for name in self._committed}
 
     def restore(self) -> None:

@@ -3,10 +3,10 @@
 They agree on the number that its name gets (see wire_names), and on whether its gradient is dense
 or sparse. A rank that did not compute the gradient still participates in the reduction, and must do
 what the others do: an allreduce of zeros if theirs is dense, two allgathers of nothing if it is
-sparse. It cannot tell from the parameter.
+sparse. It cannot tell which from the parameter.
 
-They also agree on whether gradients are reduced during the backward pass: a rank that does so, and
-then gives up what it has begun, must not meet a rank that has not begun.
+They also agree on whether gradients are reduced during the backward pass: a rank that starts such a
+reduction and gives it up must not be matched with a rank that has not started it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def agree(
     HorovodInternalError on all ranks, naming the parameters, if they do not have the same ones.
 
     In the main thread optimizers agree one after another, in the program's order, under one name,
-    so that even ranks whose parameters differ meet. Other threads may agree at the same time, in
-    any order; there `label` tells optimizers apart.
+    so that the calls match even if the ranks have different parameters. Other threads may agree at
+    the same time, in any order; there `label` tells optimizers apart.
     """
     set_id = id_of(process_set)
     numbers = [names.number_to_ask_for(m.parameter, m.name, set_id) for m in members]
@@ -74,7 +74,7 @@ def agree(
     try:
         tables.reduce({name: table}, Max, process_set)
     except HorovodInternalError as error:
-        # All ranks know of a mismatch, so all come here; after any other error nobody can talk.
+        # A mismatch is reported to all ranks; after any other error no rank can communicate.
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error

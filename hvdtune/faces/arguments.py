@@ -74,8 +74,8 @@ def check_splits(shape: Sequence[int], dtype: str) -> None:
 def _levels_to_the_script() -> int:
     """The `stacklevel` of the code that called into hvdtune, for a warning by our caller.
 
-    Python shows a DeprecationWarning only if it names the script. How far up the script is depends
-    on the form of the collective and on whether this is a backward pass.
+    Python shows a DeprecationWarning only if it names the script. The number of frames up to the
+    script depends on the form of the collective and on whether this is a backward pass.
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1

@@ -106,7 +106,7 @@ class HorovodBasics:
     cuda_built = staticmethod(cuda_built)
     rocm_built = staticmethod(rocm_built)
     sycl_built = staticmethod(sycl_built)
-    _get_process_set_ids_and_ranks = staticmethod(all_registered)  # Horovod's own tests ask
+    _get_process_set_ids_and_ranks = staticmethod(all_registered)  # for Horovod's own tests
 
 
 _basics = HorovodBasics()

@@ -40,7 +40,7 @@ class Moments:
 
 
 def refuse(channels: int) -> None:
-    """Join the others' `joined` without a batch, which makes it raise there. Collective."""
+    """Stand in for `joined` if this rank's input is unusable: the others' raises. Collective."""
     nothing = np.zeros(channels)
     _gather(_REFUSED, nothing, nothing)
 
@@ -73,7 +73,7 @@ def joined(own: Moments, eps: float) -> Moments:
 
 
 def sum_over_ranks(sum_dy: Channels, sum_dy_xmu: Channels) -> None:
-    """Replace this rank's S0 and S1 by those of the joined batch, in place. Collective."""
+    """Replace this rank's S0 and S1 with those of the joined batch, in place. Collective."""
     tables.reduce({f"{_NAME}.sum_dy": sum_dy, f"{_NAME}.sum_dy_xmu": sum_dy_xmu}, Sum)
 
 

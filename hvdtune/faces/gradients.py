@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Layout:
-    """Which gradients of a parameter were seen: dense ones, sparse ones with this many sparse dims.
+    """The kinds of gradients seen for a parameter: dense; sparse, with `sparse_dims` sparse dims.
 
     If neither is set, nobody has seen one; if both are, all are sent as dense ones.
     """

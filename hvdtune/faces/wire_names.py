@@ -16,7 +16,7 @@ from typing import Any
 class WireNames:
     """The numbers of a process's parameters.
 
-    `taken` is empty, and maps parameters by identity; it should not keep them alive.
+    `taken` must be empty and map parameters by identity; it should not keep them alive.
     """
 
     def __init__(self, taken: MutableMapping[Any, dict[tuple[int, str], int]]) -> None:

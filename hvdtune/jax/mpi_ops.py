@@ -6,10 +6,10 @@ gradients (see `gradients`), and none can be mapped with `jax.vmap`.
 Ranks match calls by name. Calls without a name match by their order: outside `jax.jit` among all
 calls of a kind, inside by their place in the function that is traced.
 
-Outside, errors are those of NumPy arrays: HorovodInternalError for the job, ValueError and
+Outside, errors are as for NumPy arrays: HorovodInternalError for the job, ValueError and
 TypeError for arguments. Inside, arguments are checked while JAX traces the function. Errors that
 only the ranks together can detect are raised as JAX's JaxRuntimeError, with the same text, when
-the program waits for the result. Shapes must be known there: `allgather` needs equal numbers of
+the program waits for the result. Shapes must be known inside: `allgather` needs equal numbers of
 rows on all ranks, or `sizes`; `alltoall` with `splits` needs `received_splits`.
 """
 

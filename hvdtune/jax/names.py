@@ -1,4 +1,4 @@
-"""Whether a function is being traced, and the names of its calls that were given none.
+"""Whether a function is being traced, and names for its calls that were given none.
 
 Names are counted within the innermost function that is traced ("jit.train_step.1"), regardless of
 what was traced before: so all ranks find the same names, even if one traces a function again.

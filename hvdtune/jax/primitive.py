@@ -1,10 +1,10 @@
 """JAX's primitive for all collectives, inside and outside `jax.jit`.
 
 Inside, a call is compiled to one custom call of XLA, which is the engine's own code and needs no
-Python. If XLA has no such target (arrays on a GPU), it is a callback into Python.
+Python. If XLA has no such target (arrays on a GPU), the call is a callback into Python.
 
 XLA may run independent calls in any order, and each blocks a thread until the other ranks make
-the same call: two ranks with different orders could wait for each other for ever. So all calls
+the same call: two ranks with different orders could wait for each other forever. So all calls
 have a JAX effect that keeps them in the order of the program: tokens chain the calls within a
 compiled function, through its loops and branches, and from one function to the next.
 
@@ -123,8 +123,8 @@ def _take_token() -> Any:
 def _finish_calls() -> None:
     """Wait for the calls that this thread has dispatched: the other ranks also wait for them.
 
-    If another rank ends the job instead, the call ends with an error, which is raised to
-    the code that looks at its results.
+    If another rank ends the job instead, the call ends with an error, which is raised when its
+    results are read.
     """
     token = _take_token()
     if token is not None:

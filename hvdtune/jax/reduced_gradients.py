@@ -72,7 +72,7 @@ def value_and_grad(
         fun, argnums, has_aux, options: those of `jax.value_and_grad`.
         name: the name of the grouped allreduce.
         op: Average or Sum.
-        compression: how they are sent: `Compression.none`, `Compression.fp16`, or a Compressor.
+        compression: how gradients are sent: Compression.none, Compression.fp16, or a Compressor.
         gradient_predivide_factor: splits the averaging: 1/factor before the sum, factor/size after.
         process_set: the ranks.
 

@@ -1,7 +1,7 @@
 """Callbacks for `fit`, with Horovod's names: equal weights, averaged metrics, learning rates.
 
 Give all ranks the same callbacks in the same order. If a training step is compiled (TensorFlow,
-JAX), one of them also tells a recording where steps end.
+JAX), the last of these callbacks also tells a recording where steps end.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class BroadcastGlobalVariablesCallback(_Callback):
 
 
 class MetricAverageCallback(_Callback):
-    """At the end of an epoch, replaces every metric in `logs` by its average over the ranks.
+    """At the end of an epoch, replaces every metric in `logs` with its average over the ranks.
 
     Ranks that lack a metric do not count. Must come before callbacks that read metrics.
     """
@@ -153,12 +153,12 @@ class MetricAverageCallback(_Callback):
 class LearningRateScheduleCallback(_Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)` in some epochs.
 
-    These are the epochs from `start_epoch` until before `end_epoch`. multiplier: a function of the
-    epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: set the rate once,
-    at the beginning of an epoch; otherwise at every batch, with a fractional epoch, for which
-    `steps_per_epoch` must be known. momentum_correction: in that batch, scale the momentum like the
-    learning rate. This does not work with Keras 3 on TensorFlow and JAX, nor with the newer
-    optimizers of tf-keras: the momentum is compiled into their steps.
+    These are the epochs from `start_epoch` up to `end_epoch`, exclusive. multiplier: a function of
+    the epoch; or a number m, which stands for m ** (epoch - start_epoch). staircase: set the rate
+    once, at the beginning of an epoch; otherwise at every batch, with a fractional epoch, for which
+    `steps_per_epoch` must be known. momentum_correction: in a batch that changes the rate, scale
+    the momentum like the rate. This does not work with Keras 3 on TensorFlow and JAX, nor with the
+    newer optimizers of tf-keras: the momentum is compiled into their steps.
     Raises ValueError if `initial_lr` is None.
     """
 

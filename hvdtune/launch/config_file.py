@@ -18,7 +18,7 @@ _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
 
 @dataclass
 class ConfigFile:
-    """The content of a file: settings by key, and entries that are no settings ("params.colour").
+    """The content of a file: settings by key, and entries that are not settings ("params.colour").
 
     Code that takes entries out of `others` adds their names to `known`, so that misspelt ones are
     recognised.
@@ -42,7 +42,7 @@ class ConfigFile:
 def read_config_file(path: str) -> ConfigFile:
     """Read a YAML file of settings.
 
-    Raises `LaunchError` if it cannot be read or is no YAML mapping, `KnobError` naming file, key
+    Raises `LaunchError` if it cannot be read or is not a YAML mapping, `KnobError` naming file, key
     and value if a value is not accepted.
     """
     config = ConfigFile(path)

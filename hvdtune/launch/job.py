@@ -105,9 +105,9 @@ class Job:
     def run(self) -> int:
         """Start the workers, wait for the last to end, and return the launcher's exit status.
 
-        It is 0 if every worker returned 0; the first failing worker's exit code, or 128 + N if
-        signal N killed it; 128 + N if signal N told the launcher to end the job; 126 or 127 if
-        the command cannot be started, as in a shell.
+        It is 0 if every worker returned 0, otherwise the first failing worker's exit code, or
+        128 + N if signal N killed it. It is also 128 + N if signal N told the launcher to end the
+        job, and 126 or 127 if the command cannot be started, as in a shell.
         """
         self._parent = os.getppid()
         self._signals = Signals(self._selector)
@@ -331,7 +331,7 @@ def run_guarded(work: Callable[[], int], environment: Mapping[str, str]) -> int:
     """Run `work`, a job with these variables, in a guarded process; return its exit status.
 
     If the job failed, its rank 0 may not have joined the ranks' timelines; another guarded process
-    joins them afterwards. A signal ends that, and after a signal it gets little time.
+    joins them afterwards. A signal ends that process, and after a signal it gets little time.
     """
     began = time.time()
     status = guarded(work)

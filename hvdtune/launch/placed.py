@@ -47,7 +47,7 @@ def this_process(
 ) -> PlacedProcess:
     """The facts about the calling process; it finds out those that are not given.
 
-    Without `host`, processes count as on one host if they are on the same machine, and the same
+    Without `host`, processes count as on one host if they run on the same machine, in the same
     network namespace, as the same user.
     """
     from hvdtune.core.meeting import addresses, place
@@ -66,7 +66,7 @@ def this_process(
 
 
 def new_job() -> dict[str, str]:
-    """The name and the key of a new job, for `environments`; both are secrets of the job's."""
+    """The name and the key of a new job, for `environments`; both must stay secret."""
     return environments_of_workers.new_job()
 
 

@@ -1,4 +1,4 @@
-"""Settings from three places: the command line before the config file before the environment.
+"""Settings from three places: the command line, then the config file, then the environment.
 
 A setting that neither flag nor file gives is left as the user exported it, so that an absent
 variable stays absent (and its setting free for the autotuner).
@@ -69,7 +69,7 @@ def choose(
 
 
 def _drop_dependents(choice: Choice) -> None:
-    """Take back flags whose main flag is missing (Horovod does not export them either)."""
+    """Drop flags whose main flag is missing (Horovod does not export them either)."""
     for key, source in list(choice.sources.items()):
         knob = KNOBS[key]
         if not knob.requires or choice.values[knob.requires] or _from_environment(source):

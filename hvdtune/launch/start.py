@@ -202,7 +202,7 @@ def _slots(request: Request) -> list[Slot]:
 
 
 def _remote(slots: Sequence[Slot]) -> list[str]:
-    """The hosts that are reached by ssh."""
+    """The hosts that are reached over ssh."""
     return [name for name in dict.fromkeys(s.hostname for s in slots) if not is_local(name)]
 
 

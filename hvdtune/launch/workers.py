@@ -186,7 +186,7 @@ class Workers:
         deadline = time.monotonic() + COMPLAINT_SECONDS
         while connection.is_silent or any(w.running for w in workers):
             left = deadline - time.monotonic()
-            # select() knows no descriptor above 1023.
+            # select() cannot handle descriptors above 1023.
             ready = select.poll()
             ready.register(connection.errors, select.POLLIN)
             if not ready.poll(1000 * max(0.0, left)) or not self._complain(connection):
@@ -230,7 +230,7 @@ class Workers:
             self._relay.flush(stream)
 
     def prune(self) -> None:
-        """Forget workers that have ended; on this host their output must have ended, too."""
+        """Forget workers that have ended; on this host their output must also have ended."""
         for number, worker in [*self.all.items()]:
             if worker.running or (worker.process and any(not s.closed for s in worker.streams)):
                 continue

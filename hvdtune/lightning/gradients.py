@@ -77,7 +77,7 @@ class GradientAverager:
         """Reduce the gradients that any rank has computed since the last call. Collective.
 
         ``param_groups`` are those of all optimizers, which may have gained parameters. Raises
-        HorovodInternalError when the ranks disagree or one of them is gone.
+        HorovodInternalError when the ranks disagree or a rank is gone.
         """
         self._watch(param_groups)
         try:

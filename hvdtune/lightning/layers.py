@@ -11,7 +11,7 @@ _BatchNorm = torch.nn.modules.batchnorm._BatchNorm
 
 
 class SyncBatchNormLayers(pl.plugins.LayerSync):
-    """Replaces batch normalisation by ``hvdtune.torch.SyncBatchNorm``, and undoes that.
+    """Replaces batch normalisation with ``hvdtune.torch.SyncBatchNorm``, and undoes that.
 
     Parameters stay the same objects, so optimizers and names in checkpoints are not affected.
     """

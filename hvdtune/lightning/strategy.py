@@ -250,9 +250,9 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     # ---- collectives for Lightning and the user's module ----
 
     def _is_alone(self) -> bool:
-        """Whether no other rank takes part: one process, or a run that ends with an error.
+        """Whether no other rank participates: one process, or a run that ends with an error.
 
-        After an error, callbacks may save a checkpoint while the other ranks are anywhere.
+        After an error, callbacks may save a checkpoint while the other ranks do something else.
         """
         trainer = getattr(self.lightning_module, "_trainer", None)
         return self.world_size == 1 or (

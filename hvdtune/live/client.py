@@ -52,7 +52,7 @@ def endpoints(table: str = "/proc/net/unix") -> list[Endpoint]:
                 continue
             name = columns[7].strip()[1:]
             parts = name.split("/")
-            # Connections to the socket have its name, too.
+            # Connections to the socket also have its name.
             if int(columns[3], 16) & _LISTENS and len(parts) == 4 and parts[2].isdigit():
                 found.add(Endpoint(name, int(parts[1]), int(parts[2])))
     return sorted(found, key=lambda endpoint: endpoint.pid)

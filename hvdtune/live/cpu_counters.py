@@ -35,8 +35,8 @@ _WORTH, _TOLD, _EVERY, _MOST_PROCESSES = 0.1, 5, 4, 2000
 class Reader:
     """Reads what one process's threads have done since the last `read`.
 
-    `proc`, `cgroups`, `cpus`: folders in which the kernel shows it. `of_host`: also read what is
-    the same for all ranks of a host.
+    `proc`, `cgroups`, `cpus`: the kernel's folders of counters. `of_host`: also read what is the
+    same for all ranks of a host.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reader:
         return found if gone > 0 else {}
 
     def _rate(self, key: str, count: float, gone: float) -> dict[str, float]:
-        """The growth of a count since the last reading, a second, by its counter's name."""
+        """The growth of a count per second since the last reading, by its counter's name."""
         before = self._last.get(key)
         self._last[key] = count
         if before is None or gone <= 0:

@@ -69,15 +69,18 @@ METRICS = (
     Metric("hvdtune_gpu_utilization_ratio", "gauge", "NVML: share of time a kernel ran.", ("gpu",)),
     Metric("hvdtune_gpu_memory_used_bytes", "gauge", "NVML: GPU memory in use.", ("gpu",)),
     Metric("hvdtune_gpu_power_watts", "gauge", "NVML: power drawn.", ("gpu",)),
-    Metric("hvdtune_gpu_pcie_rx_bytes_per_second", "gauge", "NVML: to the GPU by PCIe.", ("gpu",)),
     Metric(
-        "hvdtune_gpu_pcie_tx_bytes_per_second", "gauge", "NVML: from the GPU by PCIe.", ("gpu",)
+        "hvdtune_gpu_pcie_rx_bytes_per_second", "gauge", "NVML: to the GPU over PCIe.", ("gpu",)
     ),
     Metric(
-        "hvdtune_gpu_nvlink_rx_bytes_per_second", "gauge", "NVML: to the GPU by NVLink.", ("gpu",)
+        "hvdtune_gpu_pcie_tx_bytes_per_second", "gauge", "NVML: from the GPU over PCIe.", ("gpu",)
     ),
     Metric(
-        "hvdtune_gpu_nvlink_tx_bytes_per_second", "gauge", "NVML: from the GPU by NVLink.",
+        "hvdtune_gpu_nvlink_rx_bytes_per_second", "gauge", "NVML: to the GPU over NVLink.",
+        ("gpu",),
+    ),
+    Metric(
+        "hvdtune_gpu_nvlink_tx_bytes_per_second", "gauge", "NVML: from the GPU over NVLink.",
         ("gpu",),
     ),
     Metric("hvdtune_gpu_sm_clock_hertz", "gauge", "NVML: clock of the multiprocessors.", ("gpu",)),
@@ -91,7 +94,7 @@ METRICS = (
     ),
     Metric(
         "hvdtune_gpu_throttled_by_hardware", "gauge",
-        "NVML: 1 while power supply or board lower clocks.", ("gpu",),
+        "NVML: 1 while the power supply or the board lowers clocks.", ("gpu",),
     ),
     Metric(
         "hvdtune_gpu_ecc_corrected_errors", "counter",

@@ -40,7 +40,7 @@ __all__ += mpi_ops.__all__
 
 
 def _complete() -> None:
-    """Let MXNet complete pushed operations: else the end of this rank would fail the others.
+    """Let MXNet complete pushed operations: otherwise this rank's end would make the others fail.
 
     Does nothing if an exception ends the program.
     """

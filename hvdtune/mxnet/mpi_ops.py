@@ -13,7 +13,7 @@ bool or bfloat16.
 Errors that the call itself can detect are raised at once: ValueError and TypeError (types, layouts,
 arguments, process sets), HorovodInternalError (no init, the job has ended). A lost rank, and errors
 that only the ranks together can detect, are raised as MXNet's MXNetError when the result is read,
-or by the operations that wait. `priority` is passed to MXNet's engine; on CPUs that ignores it, and
+or by the operations that wait. `priority` is passed to MXNet's engine, which on CPUs ignores it and
 starts operations in the order in which their inputs are computed. The module has Horovod's name
 because programs import from it.
 """

@@ -76,7 +76,7 @@ class Adapter(ABC):
 
 
 class CallingAdapter(Adapter):
-    """Ours: `execute` and `run` are one call of a worker's method on all workers."""
+    """hvdtune's adapters: `execute` and `run` call one method of every worker."""
 
     def execute(
         self,

@@ -56,7 +56,7 @@ class Coordinator:
         }
 
     def establish_rendezvous(self) -> dict[str, str]:
-        """The variables that all workers share: they lead to rank 0 of a new job.
+        """The variables that all workers share; with them, workers find rank 0 of a new job.
 
         Raises ValueError if no worker with rank 0 is registered, or Ray does not know its node.
         """

@@ -209,7 +209,7 @@ class RayExecutor:
     def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks | None = None) -> list[Any]:
         """Call `fn(executable)` on all workers; returns their values, by rank.
 
-        Calls each of `callbacks`, in this process, with all that rank 0 logs by `ray_logger.log`.
+        Calls each of `callbacks`, in this process, with all that rank 0 logs with `ray_logger.log`.
         """
         return self._call("execute", callbacks, fn=fn)
 

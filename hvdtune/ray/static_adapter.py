@@ -179,7 +179,7 @@ class StaticAdapter(CallingAdapter):
         relay: crew.Relay | None,
         members: Sequence[crew.Member] | None = None,
     ) -> list[Any]:
-        """The values of the calls. If this raises, the workers have ended before."""
+        """The values of the calls. If this raises, it has ended the workers."""
         try:
             return crew.gather(members or self.members, references, relay)
         except BaseException:

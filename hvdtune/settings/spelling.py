@@ -1,4 +1,4 @@
-"""The name that a misspelt one probably means, and how a sentence suggests it."""
+"""Finds the name that a misspelt one probably means, and suggests it."""
 
 from __future__ import annotations
 

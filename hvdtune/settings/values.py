@@ -37,7 +37,7 @@ class Knob(NamedTuple):
     `between_hosts` marks settings that do nothing in a job on one host, `on_gpus` those that do
     nothing without tensors on GPUs. `at_most` is the key of the setting that this one's value must
     not exceed, unless either is 0.
-    `empty_counts` marks settings for which an empty variable has a meaning ("none of them").
+    `empty_counts` marks settings for which an empty variable has a meaning ("none").
     Only tunable settings have `tune_range` and `scale`, which are for the autotuner; the first
     value it tries is `tune_first`, the best or nearly so on several response surfaces of
     benchmarks/autotune. `acts_on` says on which batches a number of bytes acts: "longer" or

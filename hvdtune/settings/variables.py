@@ -39,7 +39,7 @@ _HOROVODS = {
     "HOROVOD_CCL_BGT_AFFINITY": _CCL,
     "HOROVOD_CCL_CACHE": _CCL,
     "HOROVOD_DISABLE_NVTX_RANGES": "hvdtune makes ranges only while a profiler asks for them",
-    "HOROVOD_ENABLE_XLA_OPS": "what XLA compiles in TensorFlow has hvdtune's operations anyway",
+    "HOROVOD_ENABLE_XLA_OPS": "compiled TensorFlow functions have hvdtune's operations anyway",
     "HOROVOD_MLSL_BGT_AFFINITY": _CCL,
     "HOROVOD_TWO_LEVEL_ALLREDUCE": "its name in newer versions is HOROVOD_HIERARCHICAL_ALLREDUCE",
 }

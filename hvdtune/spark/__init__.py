@@ -1,7 +1,7 @@
 """Horovod jobs in a Spark cluster: ``hvdtune.spark.run(fn, num_proc=4)``.
 
 Spark places the processes, as the tasks of one barrier stage; each task runs the function in a
-child process, as a rank. It works in a classic session and through Spark Connect. Knows `launch`,
+child process, as a rank. This works in a classic session and through Spark Connect. Knows `launch`,
 `core` and the faces that estimators train with.
 """
 

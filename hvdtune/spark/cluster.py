@@ -101,7 +101,7 @@ class Classic(Cluster):
 
     @property
     def is_heard(self) -> bool:
-        """Whether executors can connect to this process: they do anyway."""
+        """Whether executors can connect to this process: Spark itself needs that."""
         return True
 
     def parallelism(self) -> int:

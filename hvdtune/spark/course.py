@@ -48,7 +48,7 @@ class Output:
 
 
 class Course:
-    """Takes the tasks' reports, from any thread; `failure` is the end that ended the job."""
+    """Takes the tasks' reports, from any thread, and finds the failure that ended the job."""
 
     def __init__(self, size: int, output: Output, timestamps: bool, verbose: int) -> None:
         self._size = size
@@ -70,7 +70,7 @@ class Course:
         return len(self._tasks)
 
     def await_all(self, until: float) -> bool:
-        """Wait until all tasks have connected, or the job is over; False if neither has happened at
+        """Wait until all tasks have connected, or the job is over; False if neither has happened by
         that time (monotonic seconds)."""
         with self._changed:
             return self._changed.wait_for(
@@ -89,7 +89,7 @@ class Course:
             self._changed.notify_all()
 
     def join(self, task: int, facts: Mapping[str, Any], peer: Peer) -> bool:
-        """A task has connected; returns whether it may run: each may only once."""
+        """A task has connected; returns whether it may run: each may run only once."""
         with self._changed:
             if task in self._tasks or not 0 <= task < self._size:
                 return False
@@ -129,9 +129,9 @@ class Course:
                 self._end(worker, 255)
 
     def failure(self, hopeless: bool) -> Failure | None:
-        """The end that ended the job, once that is clear; None if no rank has failed.
+        """The failure that ended the job, once that is clear; None if no rank has failed.
 
-        If the job is `hopeless`, a rank must have failed: wait for the report of it.
+        If the job is `hopeless`, a rank must have failed: wait for the report.
         """
         with self._changed:
             self._changed.wait_for(

@@ -59,7 +59,7 @@ def run_job(
 ) -> list[Any]:  # fmt: skip
     """The results of the ranks, by rank; the recording is in the file `timeline`.
 
-    `make_order(key, port)` makes the order that leads tasks to this program's listener. Raises
+    `make_order(key, port)` makes the order that tells tasks where this program listens. Raises
     RuntimeError if the job fails, TimeoutException if it does not start in time. The Spark session
     stays usable.
     """
@@ -122,7 +122,7 @@ def require_slots(cluster: Cluster, limits: Limits, say: Callable[[str], None]) 
 
 
 def late(started: int, size: int, start_timeout: float) -> str:
-    """The error that not all tasks have started in time."""
+    """The text of the error for tasks that have not started in time."""
     return (
         f"Timed out waiting for Spark to start the job: {started} of {size} tasks have started "
         f"within {start_timeout:g} s. All of them must get a slot at the same time; give "
@@ -200,7 +200,7 @@ def _result(rank: int, data: bytearray | None) -> Any:
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise RuntimeError(f"What rank {rank} returned cannot be read here: {error}") from error
+        raise RuntimeError(f"The result of rank {rank} cannot be read here: {error}") from error
 
 
 def _bring_home(recorded: dict[str, bytearray], timeline: Path) -> None:

@@ -1,7 +1,7 @@
 """What a program tells its Spark tasks, and how a task starts a rank from that.
 
-Between a task and its rank is the agent that also starts ranks over ssh. If the task is killed, it
-ends the rank and everything the rank has started.
+Between a task and its rank is the agent that also starts ranks over ssh. If the task is killed, the
+agent ends the rank and everything the rank has started.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Order(NamedTuple):
     def start_frame(
         self, number: int, environment: Mapping[str, str], descriptors: Sequence[int]
     ) -> bytes:
-        """Makes an agent start a rank; `descriptors` are the files for its call and result."""
+        """The frame that starts a rank; `descriptors` are the files for its call and result."""
         command = python_command(
             "hvdtune.launch.function.worker",
             "--own",

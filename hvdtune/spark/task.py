@@ -62,7 +62,7 @@ def work(order: Order) -> Iterator[tuple[int, str, bytes]]:
     gpus = _gpus(context.resources())
     ignored = {**os.environ, **order.environment}.get(_IGNORE_GPUS, "0") not in ("", "0")
     facts = placed.this_process(
-        # Containers of one machine may not share what identifies the machine.
+        # Containers of one machine count as different hosts.
         host="/".join(filter(None, (identity.machine(), os.environ.get("CONTAINER_ID")))),
         address=address,
         gpus=[] if ignored else gpus,

@@ -30,7 +30,7 @@ def broadcast_variables(
 ) -> Any:
     """Make the variables of all ranks equal to those of global rank ``root_rank``.
 
-    ``variables``: TensorFlow's or Keras's, equally many in the same order on all ranks. In eager
+    ``variables``: TensorFlow's or Keras's, in the same number and order on all ranks. In eager
     mode they are equal on return; in a graph, returns the operation that makes them equal.
     ``inplace``: in graphs, uses one operation for all variables of a device.
 

@@ -90,7 +90,7 @@ class GradientReducer:
 
         ``variables`` are those of the gradients, in the same order; without them none is local and
         all gradients are one group. ``use_generic_names``: names contain only the gradients'
-        positions, so that ranks match whose variables have other names.
+        positions, so that ranks match even if their variables have different names.
         """
         every = list(gradients)
         owners = list(variables) if variables is not None else [None] * len(every)

@@ -333,7 +333,7 @@ def _grouped_reducescatter(
 
 
 def join() -> tf.Tensor:
-    """Contribute zeros to allreduces until all ranks have joined; returns the last one's number."""
+    """Contribute zeros to allreduces until all ranks have joined; returns the last to join."""
     return call("HorovodJoin", {}, {})[0]
 
 

@@ -52,7 +52,7 @@ def allreduce(
     ``average`` is the deprecated form of ``op``. The devices are where TensorFlow puts the
     operation. Raises ValueError for ``op`` and ``average`` together; NotImplementedError for
     IndexedSlices with factors or an operator other than Average or Sum, and if Adasum cannot
-    work; TensorFlow's errors (see ``mpi_ops``) if the ranks disagree or one of them is gone.
+    work; TensorFlow's errors (see ``mpi_ops``) if the ranks disagree or a rank is gone.
     """
     op = allreduce_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):

@@ -53,7 +53,7 @@ class _DistributedGradientTape(tf.GradientTape):
         *,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradient of ``target`` by each of ``sources``, reduced over the ranks.
+        """The gradient of ``target`` with respect to each of ``sources``, reduced over the ranks.
 
         ``sources`` is a variable, or a nested structure of them, and so is the result: None if
         there is no gradient. Collective: all ranks of the set must have gradients of the same

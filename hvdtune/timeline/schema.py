@@ -19,7 +19,7 @@ class Finding(TypedDict):
     sentence: str  # what is wrong
     action: str  # what to do; "" if there is nothing to do
     gain: float  # share of the recorded steps' time that the action is expected to save
-    interval: list[float]  # the least and the most of it
+    interval: list[float]  # the least and the most that it may save
     evidence: dict[str, float | str | None]  # the numbers behind it; the keys depend on the kind
 
 
@@ -47,7 +47,7 @@ class Share(TypedDict):
     title: str
     seconds: float
     share: float
-    finding: int | None  # its place in the findings; None if it is none
+    finding: int | None  # the index of its finding; None if it has none
 
 
 class Accounting(TypedDict):
@@ -78,7 +78,7 @@ class Start(TypedDict):
 
 
 class StepCount(TypedDict):
-    """All that is said of steps if there are none."""
+    """The only key if there are no steps."""
 
     count: int
 
@@ -132,7 +132,7 @@ class Waterfall(TypedDict):
 
 
 class Phase(TypedDict):
-    """A phase of the computing."""
+    """A phase of computing."""
 
     name: str
     title: str
@@ -147,7 +147,7 @@ class RankPhases(TypedDict):
 
 
 class Phases(TypedDict):
-    """What the computing is."""
+    """What computing consists of."""
 
     parts: list[Phase]
     mean: dict[str, float]  # phase → seconds of the mean step
@@ -283,7 +283,7 @@ class Point(TypedDict):
 
 
 class Roof(TypedDict):
-    """Where the roofline ends."""
+    """The flat part of the roofline."""
 
     peak_gbps: float | None
     measured: bool  # otherwise the peak is the best batch's
@@ -366,7 +366,7 @@ class Event(TypedDict):
     kind: str  # "tuner", "stall" or "straggler"
     step: int
     text: str
-    at_ms: float  # the step time there
+    at_ms: float  # the median_ms of the series at that step
 
 
 class Quality(TypedDict):

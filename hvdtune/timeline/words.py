@@ -67,7 +67,7 @@ def percent(share: float | None) -> str:
 
 
 def percent_between(low: float, high: float) -> str:
-    """Two shares of 1: `12–17 %`; one if they read the same."""
+    """Two shares of 1: `12–17 %`; a single number if both read the same."""
     least, most = percent(low), percent(high)
     return most if least == most else f"{least.removesuffix(' %')}\u2013{most}"
 

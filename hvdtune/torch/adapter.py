@@ -23,7 +23,7 @@ from hvdtune.faces import arguments
 CODES: dict[torch.dtype, int] = {
     getattr(torch, name): code for name, code in DTYPES.items() if hasattr(torch, name)
 }
-# Others say themselves what operations on them return.
+# Subclasses decide themselves what operations on them return.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NAMES = ", ".join(str(dtype).removeprefix("torch.") for dtype in CODES)
 

@@ -26,8 +26,8 @@ using std::chrono::milliseconds;
 
 milliseconds to_milliseconds(Nanos time) { return milliseconds(time / kMillisecond); }
 
-/// A store without a server: every member sets values under keys that end in its number, equally
-/// many and in the same order on all members, and reads those of all.
+/// A store without a server. Every member sets the same number of values, in the same order, under
+/// keys that end in its own number, and can read the values of all members.
 class GatheredStore final : public ::gloo::rendezvous::Store {
  public:
   explicit GatheredStore(const GlooGroup& group) : group_(group) {}
@@ -52,7 +52,7 @@ class GatheredStore final : public ::gloo::rendezvous::Store {
 };
 
 /// Gloo offers only waits, no tests, and a wait that times out breaks the group. So a thread waits
-/// for one message after the other, and the caller reads the thread's notes.
+/// for one message after the other, and the caller only reads what the thread has recorded.
 class GlooMessenger final : public Messenger {
  public:
   explicit GlooMessenger(const GlooGroup& group)
@@ -88,7 +88,7 @@ class GlooMessenger final : public Messenger {
 
   void send(std::size_t batch, std::size_t member, const std::byte* data,
             std::size_t bytes) override {
-    // It serves both directions.
+    // start() serves both directions.
     start(batch, member, const_cast<std::byte*>(data), bytes, false, sent_[member]++);
   }
 
@@ -189,8 +189,8 @@ class GlooMessenger final : public Messenger {
       if (problem_.empty()) problem_ = std::move(problem);
       --left_[first.batch];
       ++finished_;
-      // Its memory may be reused now; if the message was abandoned, its connection is closed
-      // before.
+      // The message's memory may be reused now, or, if it was abandoned, once abandon() has closed
+      // the connections.
       messages_.pop_front();
       done_.notify_all();
     }

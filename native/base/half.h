@@ -6,8 +6,8 @@
 namespace hvdtune {
 
 // Scalar conversions between float and the two 16-bit formats, on their bits. They do exactly what
-// the F16C instructions do: they round to the nearest, ties to even; a value that is too large
-// becomes infinity; a NaN stays a (quiet) NaN with the upper bits of its payload.
+// the F16C instructions do: they round to the nearest, ties to even, turn values that are too large
+// into infinity, and keep a NaN a (quiet) NaN with the upper bits of its payload.
 //
 // always_inline: these are also used in files compiled for newer CPUs, and an out-of-line copy
 // from there must never be linked into code that runs on any CPU.

@@ -103,9 +103,9 @@ struct Tuning {
 
 class Communicator;
 
-/// The communicators within this member's host, in the order of members, and between hosts: with
-/// one member of each, in the order of hosts (host_columns.h). A caller uses them to reduce other
-/// memory in that way; nothing else may use them meanwhile.
+/// Two communicators: `within` has the members on this host, in the order of members; `between` has
+/// one member of each host, in the order of hosts (host_columns.h). A caller uses them to reduce
+/// other memory in the same way; nothing else may use them meanwhile.
 struct HostsFirst {
   Communicator& within;
   Communicator& between;
@@ -157,8 +157,8 @@ class Communicator {
   /// nothing if every communicator has its own buffers.
   virtual void share_buffers() {}
 
-  /// Makes waited() count from 0 on, or stops it. Counting costs two reads of the clock for every
-  /// wait that is not over at once.
+  /// Makes waited() count from 0, or stops it. Counting costs two reads of the clock for every wait
+  /// that does not end at once.
   virtual void time_waits(bool) {}
   /// How long this member has waited for others since time_waits(true); 0 if it is not known.
   [[nodiscard]] virtual Nanos waited() const { return 0; }

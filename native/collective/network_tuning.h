@@ -15,11 +15,10 @@ struct NetworkSizes {
 /// Properties of a network, in bytes.
 struct NetworkTraits {
   std::size_t most_chunk;  ///< larger chunks do not pay
-  std::size_t journey;     ///< the time of a second trip through the network, at 1 GB/s
+  std::size_t journey;     ///< sent at 1 GB/s in the time of a second trip through the network
 };
 
-/// The sizes for `members` members: those of `tuning`, or standard ones if it leaves the choice
-/// (0).
+/// The sizes for `members` members: those of `tuning`, or standard ones for sizes that are 0 there.
 NetworkSizes network_sizes(const Tuning& tuning, const NetworkTraits& traits, std::size_t members);
 
 }  // namespace hvdtune

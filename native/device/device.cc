@@ -18,7 +18,7 @@ std::shared_ptr<const Device> Device::open(std::shared_ptr<const CudaDriver> dri
 
 Device::Device(std::shared_ptr<const CudaDriver> driver, int index)
     : driver_(std::move(driver)), index_(index) {
-  int device = 0;  // the driver's number of it, which every other function takes, not the index
+  int device = 0;  // the driver's number of the GPU; other functions take it instead of the index
   driver_->check(driver_->cuDeviceGet(&device, index), "cuDeviceGet");
   char name[256] = {};
   driver_->check(driver_->cuDeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName");

@@ -30,8 +30,8 @@ Submission change_of(OpKind kind, const char* name, std::vector<std::int32_t> ra
   return submission;
 }
 
-/// Tells the others why this rank cannot start, which would look like a death to them. If a data
-/// plane has refused, all know the reason already.
+/// Tells the others why this rank cannot start; otherwise they would take it for dead. If a data
+/// plane has refused, all ranks already know the reason.
 void abort_start(const Job& job, const std::exception& error) {
   const auto* own = dynamic_cast<const Error*>(&error);
   if (own != nullptr && own->kind() == ErrorKind::kInvalidArgument) return;

@@ -56,7 +56,7 @@ class Engine final {
   KnownOperation known(std::int64_t handle);
   /// Submits operations as before, with other memory; appends their handles. Stops before the first
   /// that is in flight, or no longer known under this agreement. Cheaper than single calls, above
-  /// all if their data has left the cache. Throws like submit(), at the first.
+  /// all if their data has left the cache. Throws like submit(), at the first that it refuses.
   void submit_again(std::span<const KnownOperation> operations,
                     std::span<const TensorMemory> memory, std::vector<std::int64_t>& handles);
 
@@ -82,10 +82,10 @@ class Engine final {
   };
 
   /// Like submit(), for a caller that waits at once. If all members call it for a small operation,
-  /// that is done when this returns; otherwise the operation continues like any other.
+  /// the operation is done when this returns; otherwise it continues like any other.
   std::int64_t submit_blocking(Submission submission);
   std::int64_t submit_blocking(const TensorOperation& wanted);
-  /// The same with a call of `on_done`. Waits at most half a millisecond for the other ranks. If
+  /// The same, but calls `on_done`. Waits at most half a millisecond for the other ranks. If
   /// the operation cannot bypass the coordinator, waits only if it is a short group, and makes
   /// progress meanwhile; this takes longer if there is a batch to execute.
   void submit_blocking(Submission submission, OnDone on_done);
@@ -135,7 +135,7 @@ class Engine final {
   bool end_job_by(Nanos deadline);
   /// Ends the job at once, for all ranks, as if this one had died.
   void abort(const std::string& why);
-  /// The same, if `why` does not concern this rank.
+  /// The same, but does not name this rank: `why` is the whole reason.
   void cancel(const std::string& why);
 
   /// For a forked child, which has no engine threads: closes the connections so that they do not
@@ -197,7 +197,7 @@ class Engine final {
   std::string status();
   /// Adds a line to status() for another part of the program; an empty text removes it.
   void note(const std::string& key, const std::string& text);
-  /// Rank 0: lets other processes of this user ask questions at the abstract socket `name`.
+  /// Rank 0: lets other processes of this user ask questions over the abstract socket `name`.
   /// `identity`: the inside of a JSON object, which is put before the status. `command` answers
   /// questions that begin with "timeline-", on the server's thread; the text of its exceptions is
   /// sent to the client. If the name is taken, nobody can ask.

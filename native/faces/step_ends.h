@@ -5,9 +5,9 @@
 
 namespace hvdtune::faces {
 
-/// A step of `owner` ends here; recordings count it. Only the steps of one owner count: of the
-/// first, until another has ended many steps since the first's last. Does nothing before init,
-/// after shutdown, and once the program reports its steps itself. Any thread.
+/// A step of `owner` ends here; recordings count it. Only one owner's steps count: the first's,
+/// until others have ended many steps since its last. Does nothing before init, after shutdown, and
+/// once the program reports its steps itself. Any thread.
 void end_step(std::int64_t owner);
 /// Number of steps counted in this process so far.
 [[nodiscard]] std::uint64_t steps_ended();

@@ -3,7 +3,7 @@
  *
  * A caller has ROUNDS pieces of work, each cut into PIECES, and HELPERS helpers; then it stops
  * them. A round's work is done once, piece by piece, before the caller goes on. With -DTOGETHER
- * every piece waits until all of its round have been taken, so that all helpers must take part. */
+ * every piece waits until all of its round have been taken, so all helpers are needed. */
 
 #ifndef HELPERS
 #define HELPERS 2

@@ -1,4 +1,4 @@
-/* Who may take part in shared work, and when its memory is free: SharedWork in
+/* Who may do pieces of shared work, and when its memory is free: SharedWork in
  * transport/arena/shared_work.h and SharedSum in engine/submission/shared_sum.h. See README.md.
  *
  * MEMBERS ranks do ROUNDS direct rounds of one slot. Each publishes its data in a place that

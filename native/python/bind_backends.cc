@@ -8,7 +8,7 @@ namespace hvdtune::python {
 void bind_backends(py::module_& module) {
   module.def("finish_mpi", &Mpi::finish, py::arg("finalizes"), py::arg("hydra"),
              py::call_guard<py::gil_scoped_release>(),
-             "Ends the engine's calls of MPI; then calls MPI_Finalize if requested, if an engine "
+             "Ends the engine's calls to MPI; then calls MPI_Finalize if requested, if an engine "
              "of this process has initialised MPI, and if no job was aborted. May wait for the "
              "other processes. hydra: the descriptor of this process's connection to "
              "MPICH's mpirun; -1: none.");

@@ -142,7 +142,7 @@ struct RuntimeSettings {
   /// Reduce within each host first, if the ranks are on several hosts; see Hierarchy.
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;
-  std::int32_t nccl_streams = 1;  ///< batches on GPUs that run beside each other
+  std::int32_t nccl_streams = 1;  ///< batches on GPUs that run in parallel
 
   bool operator==(const RuntimeSettings&) const = default;
 };

@@ -229,7 +229,7 @@ def test_srun(
         mpi.require()
         environment |= {**environment_of(mpi, tmp_path), "HVDTUNE_MPI_LIBRARY": mpi.library}
     if not means:
-        with pytest.raises(AssertionError, match="Slurm lets a process begin it once"):
+        with pytest.raises(AssertionError, match="Slurm lets a process start PMI only once"):
             run({"hosta": command}, rig, environment, meeting.meet, mpi4py, without)
         return
     values = run({"hosta": command}, rig, environment, meeting.meet, mpi4py, without)

@@ -34,7 +34,7 @@ def test_the_page_says_by_how_much_steps_differ() -> None:
     assert idle.difference(found) == pytest.approx(0.002)
     assert idle.scatter(found) == pytest.approx(1500 / 1001 - 1)
     page = idle.page(found)
-    assert "beside the finished autotuner has +0.20 % instructions" in page
+    assert "With the finished autotuner, a step's instructions change by +0.20 %" in page
     assert "| no autotuner | 900, 1000, 1000 | 1000 | 2.00 |" in page
     assert "| threads | `python` | `python`, `other` |" in page
     assert "| open files | 7 | 7 |" in page

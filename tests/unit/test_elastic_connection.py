@@ -180,7 +180,7 @@ def test_both_prove_that_they_know_the_secret(driver):
     with pytest.raises(Gone, match="does not answer: the connection was closed"):
         Connection(int, driver.address, "p0", "another")
     with pytest.raises(
-        ValueError, match=r"failed: who listens at .* does not know the job's secret"
+        ValueError, match=r"failed: the process that listens at .* does not know the job's secret"
     ):
         Connection(
             int, *stranger(messages.encode("challenge", nonce="1"), messages.encode("welcome"))

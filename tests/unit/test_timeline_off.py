@@ -93,7 +93,7 @@ def test_the_page_says_what_there_is_left_of_a_recording() -> None:
     page = off.page(found)
     assert "| never recorded | 1000, 1004, 1002 | 1002 | 10 (1.00 %) | 2.00 |" in page
     assert "| recording | 2000, 2000, 2000 | 2000 | 700 (35.00 %) | 2.00 |" in page
-    assert "has +0.10 % instructions of one before" in page
+    assert "a step's instructions change by +0.10 %" in page
     assert "differ by up to 0.40 %" in page
     assert "| Recorder::closed | 10 |" in page
     assert "no line numbers" not in page

@@ -278,7 +278,7 @@ def test_reports_show_phases_and_who_differs() -> None:
     assert sum(found["mean"].values()) == pytest.approx(
         numbers["waterfall"]["mean"]["parts_s"]["compute_s"]
     )
-    assert "What the computing is, ms a step (*: ranks differ)" in shown
+    assert "What computing consists of, ms a step (*: ranks differ)" in shown
     assert "backward pass *" in shown
 
 

@@ -17,7 +17,7 @@ _INSTEAD = {
     "horovod.common.gradient_aggregation": "horovod.tensorflow.gradient_aggregation has it",
     "horovod.common.util.check_installed_version": _COMPILED,
     "horovod.common.util.get_extension_full_path": _COMPILED,
-    "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both",
+    "horovod.common.util.support_non_legacy_keras_optimizers": "horovod.keras takes both kinds",
     "horovod.mxnet.mpi_lib": f"{_COMPILED}; horovod.mxnet.mpi_ops has the operations",
     "horovod.ray.driver_service": "ranks on Ray meet at the addresses that Ray uses",
     "horovod.run": "since Horovod 0.20 it is not a module but a function: from horovod import run",

@@ -29,7 +29,7 @@ from hvdtune.settings.knobs import KNOBS, KnobError, parse
 
 FORMAT = "hvdtune autotune store"
 VERSION = 1
-MOST_PROFILES = 500  # the oldest go first
+MOST_PROFILES = 500  # the oldest are dropped first
 LOCK_PATIENCE_S = 1.5  # others hold the lock for milliseconds
 LOCK_POLL_S = 0.01
 _HEAD = f'{{"format":"{FORMAT}"'  # the beginning of a store, without white space

@@ -67,7 +67,7 @@ def all_of(run: Run) -> list[Section]:
 def in_order(run: Run, go: Any) -> Any:
     """Cost with error bars, coloured by phase, over the number of steps so far that counted.
 
-    Horovod's logs do not have these steps: there it is over the samples' numbers.
+    Horovod's logs do not have these steps: for them, x is the sample's number.
     """
     figure = go.Figure()
     places = _places(run)

@@ -6,8 +6,8 @@ higher is better), seconds and step times as their names say, other sizes in kB 
 engine chooses). The last row has the phase "final" and holds the settings in force at the end; its
 `accepted` is 1 if that is a change, and its `decision` is the verdict.
 
-`read` also takes the files that Horovod writes. Since 0.15 they have the last three columns; later
-versions have more of those before them; some have a blank after the third comma.
+`read` also takes the files that Horovod writes. Since 0.15 they have the last three of Horovod's
+columns; later versions also have columns before these. Some have a blank after the third comma.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _places(measured: Sequence[Sample]) -> dict[int, int]:
 
 
 def _finish_horovods(run: Run) -> None:
-    """Horovod repeats its best row at the end, unless training ended before."""
+    """Horovod repeats its best row at the end, unless training ended before that."""
     run.of_horovod = True
     last = run.samples[-1]
     best = min(run.measured, key=_cost, default=None)

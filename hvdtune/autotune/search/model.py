@@ -152,7 +152,7 @@ def _matern(distance: np.ndarray) -> np.ndarray:
 def _parts(
     squares: np.ndarray, lengths: np.ndarray, groups: Sequence[Sequence[int]]
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Every k_s, and its derivative by the squared distance, times -2."""
+    """Every k_s, and its derivative with respect to the squared distance, times -2."""
     kernels, slopes = [], []
     for group in groups:
         far = _ROOT_5 * np.sqrt(sum(squares[at] / lengths[at] ** 2 for at in group))
@@ -169,7 +169,7 @@ def loss(
     errors: np.ndarray,
     groups: Sequence[Sequence[int]],
 ) -> tuple[float, np.ndarray]:
-    """-ln(likelihood) without a constant, and its gradient by the logarithms `theta`."""
+    """-ln(likelihood) without a constant; its gradient with respect to the logarithms `theta`."""
     count = len(groups)
     values = np.exp(theta)
     variances, lengths, noise = values[: 1 + count], values[1 + count : -1], values[-1]

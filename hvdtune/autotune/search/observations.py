@@ -100,7 +100,7 @@ class Record:
         self._levels: list[float] = []
         self._errors: list[float] = []
         self._noise = inference.noise_between([])
-        # Since the last `close`: each candidate's y with its error, and the last visit they are of.
+        # Since the last `close`: each candidate's y with its error, and the last visit they use.
         self._observed: dict[int, tuple[float, tuple[float, float]]] = {}
 
     def add(self, trial: Trial, sample: Sample, at_limit: bool = False) -> None:

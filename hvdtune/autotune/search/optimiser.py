@@ -50,7 +50,7 @@ _THREADS = ThreadpoolController()
 def _acquisition() -> Any:
     """scikit-optimize's module of acquisition functions.
 
-    It is loaded alone: `import skopt` loads scikit-learn, pandas and all models, too, which takes
+    It is loaded alone: `import skopt` also loads scikit-learn, pandas and all models, which takes
     more than a second of a CPU that the ranks need. Raises ImportError.
     """
     package = importlib.util.find_spec("skopt")

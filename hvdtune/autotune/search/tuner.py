@@ -63,7 +63,7 @@ PROMOTE_ERRORS = 3.0
 class TunerConfig:
     """How long to search and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
-    From the search on, about `max_samples` are taken, a share CANDIDATES of them of candidates.
+    From the search on, about `max_samples` are taken, a share CANDIDATES of which is of candidates.
     `max_pairs` is for all comparisons of a run together, including pairs that are measured again.
     """
 
@@ -486,7 +486,7 @@ class Tuner:
     # -- knowledge --
 
     def _first_candidates(self) -> list[Values]:
-        """The candidates before the model is asked, which needs at least one of them.
+        """The candidates before the model is first asked; it needs at least one measured.
 
         Probes show the effect of each setting alone; each changes the best settings at that time.
         """

@@ -1,8 +1,8 @@
 """The job's end of offline tuning: reports steps to `hvdtune tune`, and applies settings.
 
 The driver (`offline.RemoteEngine`) listens on a Unix socket; the agent on rank 0 connects when the
-engine is up. The socket has an abstract name (a Linux feature) instead of a path: no folder's name
-is too long for it, and nothing is left behind. Messages are JSON objects, one per line:
+engine is up. The socket has an abstract name (a Linux feature) instead of a path, which could be
+too long and would leave a file behind. Messages are JSON objects, one per line:
 
     agent → driver   {"settings": {key: value}}                     first: the settings in force
                      {"more": {key: value}}                         settings that can act only now
@@ -49,7 +49,7 @@ class Step(Protocol):
 
 
 class Engine(Protocol):
-    """What the agent needs of the engine (`hvdtune.core.tuning` is it)."""
+    """What the agent needs of the engine (`hvdtune.core.tuning` has it)."""
 
     @property
     def EngineStopped(self) -> type[Exception]:

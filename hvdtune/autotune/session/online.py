@@ -39,7 +39,7 @@ class _SharedEngine:
     """The engine of this process for the tuner, which never overwrites what the program changes.
 
     Both may ask for a change at the same time. The tuner's is then dropped, and the tuner learns of
-    the program's from the steps that ran under it, as always.
+    the program's change from the steps that ran under it.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ def start() -> None:
 
 
 def _found_before(size: int, is_reformed: bool) -> Found | None:
-    """With another number of ranks it counts only if an elastic job has been re-formed."""
+    """What was found before; with another number of ranks, only in a re-formed elastic job."""
     return _before.found if _before and (_before.size == size or is_reformed) else None
 
 

@@ -12,7 +12,7 @@ from hvdtune.autotune.statistics.cycle import Part
 
 
 class Engine(Protocol):
-    """What the session needs of the engine (`hvdtune.core.tuning` is it)."""
+    """What the session needs of the engine (`hvdtune.core.tuning` has it)."""
 
     @property
     def EngineStopped(self) -> type[Exception]:
@@ -35,11 +35,11 @@ class Engine(Protocol):
         """The same, without taking note of changes: more settings may appear over time."""
 
     def asked(self) -> Mapping[str, Value]:
-        """The newest values that others than the session have asked for since the start."""
+        """The newest values that anyone but the session has asked for since the start."""
 
 
 class Optimiser(Protocol):
-    """What the session needs of the optimiser (`client.ServiceClient` is it)."""
+    """What the session needs of the optimiser (`client.ServiceClient` has it)."""
 
     computing_ms: float
     started_s: float | None  # how long its process took to start; None: it has not yet

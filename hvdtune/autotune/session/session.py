@@ -77,11 +77,11 @@ class Session:
         self._before = before
         self._found: Found | None = None
         self._joiner = Joiner()
-        self._is_told = False  # how the current search has ended
+        self._is_told = False  # the end of the current search has been reported
         self._optimiser: Optimiser | None = None
         self._computing_ms: float | None = None  # None: there was no optimiser
         self._started_s: float | None = None  # how long the optimiser's process took to start
-        self._is_hurried = False  # there is no time to search on
+        self._is_hurried = False  # there is no time left to search
         self._missed = ""  # what was skipped because the optimiser's process had not started
         self._stop = threading.Event()
         self._why_stopped = "training ended"
@@ -208,7 +208,7 @@ class Session:
                 self._memory.add(step)
 
     def _widen(self) -> None:
-        """Which settings can act may be known only with the first steps: whether batches use NCCL.
+        """Add settings that only the first steps show to act, such as those of batches with NCCL.
 
         Nothing has been measured before, so tuning begins again.
         """
@@ -490,8 +490,8 @@ class Session:
         verified = self._found is not None and self._tuner.searched == 0
         # Store nothing if nothing was learned because there was nothing to compare. Remembered
         # settings are not wrong just because noise prevented their verification.
-        # A disturbance that was searched again without a gain says nothing about the rest. An
-        # outcome that is uncertain because of noise should be searched for again.
+        # A new search after a disturbance, if without a gain, says nothing about the rest of the
+        # run. If noise makes the outcome uncertain, the next run should search again.
         is_clear = self._is_clear(outcome) and not verified and self._searches == 1
         is_news = outcome.adopted or is_clear
         lost_in_noise = not (is_news or verified) and self._searches == 1 and outcome.margin

@@ -3,9 +3,9 @@
     n        pairs so far
     d_i      ln(candidate's step time / incumbent's) of pair i; g = -mean(d): the gain
     looks    the numbers of pairs after which it may end with a gain
-    margin   how much of the gain may be luck. The looks share the chance of an error so that up to
-             a look its share of all pairs to the power of SPENDING is spent: looking several times
-             errs no more often than the confidence says, and the last look keeps most of the chance
+    margin   how much of the gain may be luck. The looks share the chance of an error: up to a look,
+             the share spent is (its pairs / all pairs) ** SPENDING. So looking several times errs
+             no more often than the confidence says, and the last look keeps most of the chance
 
 It ends at a look if the gain exceeds its margin (faster) and the plain mean of the pairs, in which
 every slow sample counts, is also a gain. But if pairs scatter so much that the margin is WIDE, and

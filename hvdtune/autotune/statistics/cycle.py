@@ -43,7 +43,7 @@ MOST_EQUAL = 1024  # without a rhythm: then each is a step
 EQUAL = 32  # equal parts without names; fewer do not show which ones take long
 LONG = 3.0
 TOLERANCE = 0.1
-MOST_KINDS = 256  # with more, every part is different rather than of a kind
+MOST_KINDS = 256  # that are remembered; with more, parts do not repeat
 REGULAR = 0.75  # of the distances between long parts are the same
 MISFITS = 3  # after this many, look for a longer period that explains them
 CHANGED = 32  # misfits in a row: the training has changed
@@ -52,7 +52,7 @@ Key = tuple[int, int]
 
 
 class Part(Protocol):
-    """The fields that are read of the engine's step (`core.tuning.StepRecord` has them)."""
+    """The fields of the engine's step that are read (`core.tuning.StepRecord` has them)."""
 
     @property
     def duration_ns(self) -> int:

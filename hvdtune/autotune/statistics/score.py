@@ -27,7 +27,7 @@ from typing import Protocol
 from hvdtune.autotune.statistics.inference import deviation
 
 TRIM = 0.1
-MOST_OUTLIERS = 0.1  # what happens more often is an effect of the settings
+MOST_OUTLIERS = 0.1  # of the steps; more long ones are an effect of the settings
 OUTLIER_DEVIATIONS = 6.0  # robust standard deviations above the median
 LEAST_OF_A_SIZE = 4  # fewer steps do not show how much they scatter
 ONCE = 5.0  # … but of three, one that takes this many times the median is a one-time delay
@@ -114,7 +114,7 @@ def summarise(
 
 
 def trimmed_mean(values: Sequence[float]) -> tuple[float, float]:
-    """The trimmed mean and its standard error; for a single value, that value and itself.
+    """The trimmed mean and its standard error.
 
     One value tells nothing about its error, so its error is as large as the value.
     """
@@ -178,7 +178,7 @@ def _limit(group: _Pairs) -> float:
 
 
 def _shortest_ms(steps: Sequence[Step]) -> float:
-    """The shortest of them: longer ones may contain an evaluation or a checkpoint."""
+    """The shortest of these steps: longer ones may contain an evaluation or a checkpoint."""
     return min((step.duration_ns for step in steps), default=0) / 1e6
 
 

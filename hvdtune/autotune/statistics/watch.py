@@ -34,7 +34,7 @@ OTHER_STEPS = 5 * BLOCK  # this many steps of other work in a row are not an exc
 
 @dataclass(frozen=True)
 class Change:
-    """The step time before and after, ms; `work`: the steps move another number of bytes."""
+    """The step time before and after, ms; `work`: the steps move a different number of bytes."""
 
     before_ms: float
     after_ms: float

@@ -1,4 +1,4 @@
-"""The findings of a benchmark: the data, and from it table, page, files and advice.
+"""The findings of a benchmark: the data, and the table, page, files and advice made from them.
 
 Knows `memory`, `metrics` and `sizes`.
 """

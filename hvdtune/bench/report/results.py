@@ -88,7 +88,7 @@ class Report:
         return sum(counts) if counts else None
 
     def average_busbw(self) -> float | None:
-        """Mean busbw over the sweep, out of place and in place, as nccl-tests' footer."""
+        """Mean busbw over the sweep, out of place and in place, as in nccl-tests' footer."""
         cases = [row.out_of_place for row in self.sweep]
         cases += [row.in_place for row in self.sweep if row.in_place]
         values = [case.busbw for case in cases if case.busbw is not None]

@@ -26,7 +26,7 @@ NOT_APPLICABLE = "N/A"
 
 
 def number(value: float | None, width: int, decimals: int = 2) -> str:
-    """A number in at most `width` characters if possible: decimals give way to digits."""
+    """A number in at most `width` characters if possible: decimals are dropped to fit."""
     if value is None:
         return NOT_APPLICABLE
     for places in range(decimals, 0, -1):
@@ -116,7 +116,7 @@ def memory_lines(curve: MemoryCurve) -> list[str]:
 
 
 def footer(report: Report) -> list[str]:
-    """nccl-tests' last lines, how long it took, and the advice."""
+    """nccl-tests' last lines, how long the run took, and the advice."""
     wrong = report.wrong()
     verdict = "not checked" if wrong is None else f"{wrong} {'OK' if wrong == 0 else 'FAILED'}"
     lines = [f"# Out of bounds values : {verdict}"]

@@ -1,7 +1,7 @@
 """Endless steps of one gradient set: `main([WORKLOAD])` on each rank, for `hvdtune tune`.
 
-A step allreduces what a training step of the model does: every tensor is submitted in backward
-order, then all are waited for. The steps end with the process.
+A step makes the allreduces of one training step of the model: it submits every tensor in backward
+order, then waits for all. The steps end with the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hvdtune.bench.workloads.gradient_sets import WORKLOADS, Workload
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Step until the engine or the process is ended; the exit status."""
+    """Step until the engine or the process ends; return the exit status."""
     import hvdtune as hvd
     from hvdtune.core.exceptions import HorovodInternalError
 

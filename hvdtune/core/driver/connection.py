@@ -62,7 +62,7 @@ class Connection:
         self._measure = measure
         self._changed = threading.Condition()
         self._place: Place | None = None  # not yet taken by `ask`
-        self._prepares = False  # no place yet: it comes later
+        self._prepares = False  # there is no place yet; it will follow
         self._news = 0, 0
         self._cancelled = 0  # generations up to this one are over
         self._why_cancelled = ""
@@ -167,7 +167,7 @@ class Connection:
         self._reading.join()
 
     def forget(self) -> None:
-        """In a fork, which is no part of the job: leave the connection to the parent."""
+        """In a fork, which is not part of the job: leave the connection to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
         del self._beats  # they have their own descriptor; their thread is not in the fork
@@ -201,8 +201,9 @@ class Connection:
             welcome.get("proof"), expected
         ):
             raise ValueError(
-                f"Horovod initialization failed: who listens at {messages.DRIVER}={self.address} "
-                "is not this job's driver: it does not know the job's secret"
+                "Horovod initialization failed: the process that listens at "
+                f"{messages.DRIVER}={self.address} is not this job's driver: it does not know the "
+                "job's secret"
             )
         return heard
 

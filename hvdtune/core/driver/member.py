@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # other jobs do not need Python's sockets
 
 Listener = Callable[[int, int], None]
 
-#: Variables that a place also sets by leaving them out.
+#: Variables that a place unsets if it does not name them.
 _MEETING = (network.ADDRESS, network.PORT)
 
 _connection: Connection | None = None
@@ -135,7 +135,7 @@ def take_place() -> Place | None:
 
 
 def cancellation(place: Place) -> _native.Cancellation:
-    """With this the driver may end the meeting of the generation."""
+    """A handle that lets the driver end the meeting of the generation."""
     assert _connection is not None
     found = _native.Cancellation()
     _connection.on_cancel(place.generation, found.cancel)

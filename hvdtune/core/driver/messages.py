@@ -19,15 +19,15 @@ Then the process may say, at any time:
     synchronised  for the first time: it has the job's state
     finished  the elastic function has returned; the process will end, or say `begun`
     beat      it lives; sent by a thread that needs no GIL, every `BEAT_SECONDS`
-    lateness  rank 0's answer to `measure`: on whom the others wait in "generation" (see `lateness`)
+    lateness  rank 0's answer to `measure`: which ranks are late in "generation" (see `lateness`)
 
 and the driver:
 
     place     "generation"; "environment": the variables of its place; "newcomers": the ranks that
               were not in the generation before; "synchronise": whether states may differ
     prepare   the job runs already: the process gets its place when it asks in its elastic function
-    cancel    "generation" will not come together, or has ended: ask again; "why", if given, a
-              sentence without its end for people
+    cancel    "generation" will not come together, or has ended: ask again; "why", if given, is a
+              sentence for people, without its full stop
     news      "number" grows; "change" is a HostUpdateResult
     leave     the job goes on without this process, which ends with exit code 0, with "why"
     measure   to rank 0: say `lateness`
@@ -60,7 +60,7 @@ def encode(kind: str, **fields: Any) -> bytes:
 
 
 class Reader:
-    """Makes messages of a stream of bytes, in whatever pieces it arrives."""
+    """Makes messages from a stream of bytes, in whatever pieces it arrives."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -68,7 +68,7 @@ class Reader:
     def feed(self, data: bytes) -> Iterator[Message]:
         """Take the next bytes; return the messages that are now complete.
 
-        Raises ValueError for a line that is too long or no message.
+        Raises ValueError for a line that is too long or not a message.
         """
         *lines, self._data = (self._data + data).split(b"\n")
         if max(map(len, (*lines, self._data))) > _MOST:

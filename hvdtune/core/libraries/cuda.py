@@ -169,7 +169,7 @@ def find(
     *,
     everything: bool = False,
 ) -> CudaLibraries:
-    """Look for them; takes a few file operations, starts nothing and loads nothing.
+    """Look for the libraries; takes a few file operations, starts nothing and loads nothing.
 
     Args:
         environ: the process's environment.

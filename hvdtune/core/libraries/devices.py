@@ -32,7 +32,7 @@ def options(settings: knobs.Settings) -> dict[str, Any]:
         "nccl_cga_cluster_size": settings.nccl_cga_cluster_size,
         "nccl_cta_policy": _policy(settings.nccl_cta_policy),
         "nccl_between_hosts": settings.nccl_between_hosts,
-        # A setting that only `hvdtune tune` moves may be missing otherwise.
+        # Only `hvdtune tune` moves this setting, so only then find out whether it has an effect.
         "tunes_nccl_bypass": bool(settings.autotune_driver),
         "async_completion": settings.async_completion,
         "share_gpu": settings.share_gpu,

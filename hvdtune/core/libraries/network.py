@@ -84,7 +84,7 @@ def absence(
 def given(environ: Mapping[str, str]) -> tuple[str, int] | None:
     """The address and port that the environment names; None if it does not.
 
-    Raises ValueError if one of them is missing, or is no port.
+    Raises ValueError if only one of the two is set, or the port is not a port number.
     """
     host, port = environ.get(ADDRESS, "").strip(), environ.get(PORT, "").strip()
     if not host and not port:

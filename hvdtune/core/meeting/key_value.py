@@ -55,7 +55,7 @@ def exchange(seeker: Seeker, text: str) -> str:
 
 
 def forget(seeker: Seeker) -> None:
-    """Replace rank 0's text by an empty one: a later job with the same server waits for its own."""
+    """Empty rank 0's text: a later job with the same server then waits for its own."""
     place = network.given(seeker.environ)
     assert place is not None
     _request(place, "PUT", _path(seeker), "")

@@ -1,7 +1,7 @@
 """MPI itself: a broadcast in a duplicate of MPI_COMM_WORLD.
 
 If the script has not started MPI, this module does, which takes a second, and ends it when Python
-ends. Every wait except MPI_Init's own is a test in a loop, so that it can end with a sentence.
+ends. Every wait except MPI_Init's own is a polling loop, so that it can end with an error message.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def exchange(seeker: Seeker, text: str) -> str:
         return _learn(seeker, place)
     both = socket.has_dualstack_ipv6()
     try:
-        # At all addresses: on its own host, the node's name may mean the loopback interface.
+        # Listen at all addresses: on the node itself, its name may mean the loopback interface.
         listener = socket.create_server(
             ("", place[1]),
             family=socket.AF_INET6 if both else socket.AF_INET,

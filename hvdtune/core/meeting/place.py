@@ -68,7 +68,7 @@ def way_to(place: Place, deadline: float) -> str:
     the `deadline` of time.monotonic().
     """
     own = addresses.addresses_of(addresses.present_interfaces()).values()
-    # An address that this host also has, such as that of a bridge to containers, leads to itself.
+    # An address that this host also has, such as that of a bridge to containers, leads back here.
     others = [address for address in place.addresses if address not in own]
     if len(others) < 2:
         return (others or place.addresses)[0]

@@ -41,7 +41,7 @@ def absence(seeker: Seeker) -> str:
     if not (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):  # its number was reused
         return f"PMI_FD={environ['PMI_FD']} is no connection in this process"
     if slurm_step(environ) and not mpi.absence(seeker):
-        return "Slurm lets a process begin it once, and MPI_Init needs that"
+        return "Slurm lets a process start PMI only once, and MPI_Init must do that"
     return ""
 
 

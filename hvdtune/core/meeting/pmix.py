@@ -1,10 +1,10 @@
 """PMIx: the server that Open MPI's mpirun, PRRTE and `srun --mpi=pmix` run on each host.
 
 The MPI library also starts PMIx, in MPI_Init, which a script may call later. With servers before
-PMIx 5 (Open MPI 4) that works if the process has started PMIx itself and stays in it; a server
-gives a rank's local number only once. With later ones (Open MPI 5) the process must not have
-started it, but may have a child that has and stays in it. If the child, or the process, left PMIx
-earlier, MPI_Init would fail or hang.
+PMIx 5 (Open MPI 4) that works if the process itself has started PMIx and stays in it; a server
+gives a rank's local number only once. With later servers (Open MPI 5) the process must not have
+started PMIx, but a child of it may have, if it stays in PMIx. If the child, or the process, left
+PMIx earlier, MPI_Init would fail or hang.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Thread:
         try:
             return self._answers.get(timeout=seconds)
         except Empty:
-            raise TooLate("not all came to it") from None
+            raise TooLate("not all processes have come") from None
 
     def end(self) -> None:
         self._questions.put("")
@@ -185,13 +185,13 @@ class _Child:
             self._process.stdin.write(f"{question}\n".encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it says why
+            pass  # its answer, read below, says why
         waiting = select.poll()
         waiting.register(self._process.stdout, select.POLLIN)
         if not waiting.poll(seconds * 1000):
             self._process.kill()
             self._process.wait()
-            raise TooLate("not all came to it")
+            raise TooLate("not all processes have come")
         said = self._process.stdout.readline().decode(errors="replace").rstrip("\n")
         return said or "absent its process has died"
 
@@ -211,12 +211,12 @@ class _Child:
             self._process.wait()
 
     def outlive(self) -> None:
-        # It signs off at the end of its input, which only the end of this process closes.
+        # The child signs off at the end of its input, which only the end of this process closes.
         assert self._process.stdin is not None
         os.dup(self._process.stdin.fileno())
 
     def fail(self) -> None:
-        # At the end of its input it would sign off: for a rank that ends with os._exit.
+        # At the end of its input the child would sign off, as for a rank that ends with os._exit.
         self._process.kill()
         self._process.wait()
 

@@ -9,7 +9,7 @@ import sys
 
 from hvdtune.core.observation import marks
 
-#: One of this many unnamed operations is sampled; prime, so that each line of a loop is met.
+#: One of this many unnamed operations is sampled; prime, so that in time each line of a loop is.
 EVERY = 61
 _turns = itertools.cycle([True] + [False] * (EVERY - 1))
 _PACKAGE = os.path.abspath(__file__).rsplit(os.sep, 3)[0] + os.sep  # hvdtune/

@@ -49,7 +49,7 @@ def step_ended(owner: object, mark: Callable[[], None] | None = None) -> None:
     """An optimizer's step ends. Only the steps of the first optimizer count, while it lives.
 
     ``mark``: marks the end, for a framework that computes the step later. If the step's own graph
-    has reported an end since the last call, it is that one.
+    has reported an end since the last call, that is the end of this step.
     """
     global _owner, _told
     engine = world.running.engine

@@ -1,6 +1,6 @@
 """Functions that differ by Keras' backend: one file each, loaded if Keras uses that backend.
 
-Each file knows its backend's face, but no other room of Keras' face.
+Each file knows its backend's face, but no other part of Keras' face.
 """
 
 from __future__ import annotations

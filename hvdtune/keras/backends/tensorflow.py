@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-import hvdtune.tensorflow.gradients  # noqa: F401  (operations get theirs)
+import hvdtune.tensorflow.gradients  # noqa: F401  (registers the gradients)
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Average
 from hvdtune.tensorflow import mpi_ops

@@ -25,7 +25,7 @@ class Passes:
 
     @property
     def counter(self) -> Any:
-        """How many are waiting: an integer scalar of the backend, as Horovod's is of TensorFlow."""
+        """How many are waiting: an integer scalar of the backend (in Horovod, of TensorFlow)."""
         return ops.mod(self._optimizer._iterations.value, self.backward_passes_per_step)
 
 

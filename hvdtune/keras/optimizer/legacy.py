@@ -65,7 +65,7 @@ class Passes:
         return taken
 
     def drop(self) -> None:
-        """Begin a step without what has accumulated, for example in a job that is over."""
+        """Drop what has accumulated, for example in an earlier job, and begin a new step."""
         for total in self._sums:
             if total is not None:
                 total.assign(tf.zeros(total.shape, total.dtype))
@@ -141,11 +141,11 @@ class LegacyHook:
 
     @property
     def _is_scaled(self: Any) -> bool:
-        """Whether an optimizer that scales losses contains it; tf-keras notes that."""
+        """Whether a loss-scaling optimizer contains this one; tf-keras notes that."""
         return bool(getattr(self, "_is_wrapped_by_loss_scale_optimizer", False))
 
     def _check_loss_scaling(self: Any) -> None:
-        """Check again: it may have been put into such an optimizer, or compiled, since."""
+        """Check again: this one may have been put into a loss-scaling one, or compiled, since."""
         if self._is_scaled:
             passes = getattr(self._agg_helper, "backward_passes_per_step", 1)
             refuse_with_loss_scaling(passes, self._reduction.op)
@@ -235,7 +235,7 @@ def prepare(optimizer: Any, reduction: GradientReduction, passes: int, averages:
     """
     if tf_keras.mixed_precision.global_policy().name == "mixed_float16":
         refuse_with_loss_scaling(passes, reduction.op)
-    # XLA has no operation for these reductions.
+    # tf-keras sets it on GPUs, for which XLA has no operation that reduces gradients.
     if hasattr(optimizer, "jit_compile"):
         optimizer.jit_compile = False
     object.__setattr__(optimizer, "_reduction", reduction)

@@ -1,8 +1,8 @@
 """Loss scaling: ranks skip a step together.
 
-`compile` puts the optimizer into a `LossScaleOptimizer` if the model computes in float16. That
-skips the step if a gradient of its own process is not finite, and the other ranks would wait for
-it. So it asks all ranks if the optimizer inside is a distributed one.
+`compile` puts the optimizer into a `LossScaleOptimizer` if the model computes in float16. The
+latter skips the step if a gradient of its own process is not finite, and the other ranks would
+wait for it. So it asks all ranks, provided that the optimizer inside is a distributed one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import keras
 
 
 def ask_all_ranks() -> None:
-    """Make loss scaling optimizers ask if they contain a distributed one; once per process."""
+    """Make loss-scaling optimizers around a distributed one ask all ranks; once per process."""
     cls = keras.optimizers.LossScaleOptimizer
     original = cls.check_finite
     if getattr(original, "asks_all_ranks", False):

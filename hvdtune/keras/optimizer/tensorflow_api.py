@@ -91,7 +91,7 @@ class TensorFlowHook:
         super().apply(grads, trainable_variables)  # type: ignore[misc]
 
     def _mark_step(self: Any, grads: Sequence[Any]) -> None:
-        """In a function, a graph node tells; if gradients accumulate, callbacks do."""
+        """In a function, a graph node reports the step; if gradients accumulate, callbacks do."""
         if tf.executing_eagerly():
             super()._mark_step(grads)  # type: ignore[misc]
         elif not self.gradient_accumulation_steps:

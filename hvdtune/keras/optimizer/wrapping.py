@@ -35,8 +35,8 @@ def DistributedOptimizer(
 ) -> Any:
     """A new optimizer like `optimizer` that reduces gradients over the ranks before it uses them.
 
-    It is made from the configuration of `optimizer`, which stays as it is; current values of that
-    one's variables are not copied. `from_config` of its class makes another like it. Gradients
+    It is made from the configuration of `optimizer`, which stays as it is; the current values of
+    `optimizer`'s variables are not copied. `from_config` of its class makes another one. Gradients
     are reduced wherever they are applied: in `fit`, `apply_gradients` and `apply`, unless hvdtune
     has reduced them before. All gradients of a step are one group; `num_groups` or `groups` (a
     number, or lists of variables) ask for several.
@@ -47,7 +47,7 @@ def DistributedOptimizer(
     gradient_predivide_factor: divide by it before the sum over ranks, and by the rest after it.
     op: Average or Sum.
     backward_passes_per_step: reduce and apply the sum of this many gradients, or their mean
-    (`average_aggregated_gradients`). Keras' own `gradient_accumulation_steps` is reduced alike.
+    (`average_aggregated_gradients`). Keras' own `gradient_accumulation_steps` works likewise.
     scale_local_gradients: divide gradients of local variables (`register_local_var`) by the number
     of ranks.
 

@@ -1,7 +1,7 @@
 """How many processes a machine can hold, so that a job too large for it is refused at once.
 
-Only certain limits count: each process is assumed to need next to nothing, and of other hosts only
-what no Linux kernel can do is known.
+Only limits that are certain count: each process is assumed to need next to nothing, and other
+hosts only to have the limits that every Linux kernel has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANK_BYTES = 200 * 1024
 _NOTE_BYTES = 4 * 1024
 # Descriptors of the launcher that belong to no rank.
 _SPARE_FILES = 48
-# The launcher, its guard, and the command that is looking on.
+# The launcher, its guard, and a command that watches the job.
 _SPARE_PROCESSES = 4
 # Two pipes; with --output-filename also two files.
 PIPES = 2

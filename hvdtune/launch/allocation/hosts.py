@@ -201,5 +201,5 @@ def _is_own_peer(family: int, kind: int, protocol: int, address: Any) -> bool:
     if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
         return True
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect((address[0], 9, *address[2:]))  # a port there must be
+        probe.connect((address[0], 9, *address[2:]))  # connect() needs some port
         return bool(probe.getsockname()[0] == address[0])

@@ -1,6 +1,6 @@
 """LSF: the hosts of the job we are in, and what IBM's CSM says about them.
 
-Written after Horovod's; it has not been tried with a real LSF.
+Modelled on Horovod's code; it has not been tried with a real LSF.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def allocation(environ: Mapping[str, str]) -> list[Host] | None:
 def expand_nodelist(text: str) -> Iterator[str]:
     """The names in Slurm's "gpu[01-03,7]-x,login" in its order: gpu01-x, gpu02-x, ….
 
-    Raises `LaunchError` if the text is no such list.
+    Raises `LaunchError` if the text is not such a list.
     """
     found = 0
     for entry in _split(text):

@@ -322,7 +322,7 @@ def _cluster(
 
 
 def _program(name: str, environ: Mapping[str, str]) -> str | None:
-    """The path of a program of Java's."""
+    """The path of one of Java's programs."""
     home = environ.get("JAVA_HOME")
     path = os.pathsep.join([*([f"{home}/bin"] if home else []), environ.get("PATH", "")])
     return shutil.which(name, path=path)

@@ -17,7 +17,7 @@ _NO_ENGINE = "this version's engine reduces on the CPU only"
 
 
 class Line(NamedTuple):
-    """One line of the report; `doctor.Finding` is made of it."""
+    """One line of the report; `doctor.Finding` is made from it."""
 
     section: str
     name: str
@@ -91,7 +91,7 @@ def _driver(library: Library, answer: Answer) -> Line:
 
 
 def _peers(answer: Answer) -> Line:
-    """Whether each GPU reaches every other's memory, which NCCL and own copies use."""
+    """Whether each GPU reaches every other's memory, which NCCL and hvdtune's own copies use."""
     numbers = range(len(answer.gpus))
     apart = [
         f"{one}-{other}"

@@ -1,7 +1,7 @@
 """What the CUDA driver, NCCL, NVRTC and NVML say about themselves, asked in a child process.
 
-The asking process loads no library of NVIDIA's: one that is broken or hangs ends or delays only
-the child. `main` is the child's side; it prints one JSON document, that of `Answer`.
+The asking process loads none of NVIDIA's libraries: one that is broken or hangs ends or delays
+only the child. `main` is the child's side; it prints one JSON document, that of `Answer`.
 """
 
 from __future__ import annotations

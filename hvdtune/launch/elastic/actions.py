@@ -57,7 +57,7 @@ class Prepare(NamedTuple):
 class Cancel(NamedTuple):
     """Tell processes that a generation will not come together, or has ended: they must ask again.
 
-    `why` is a sentence for people, without its end.
+    `why` is a sentence for people, without its full stop.
     """
 
     generation: int

@@ -176,7 +176,8 @@ class Membership:
     def finished(self, identity: str, now: float) -> list[Action]:
         """A process's elastic function has returned; the rest of its program has no time limit.
 
-        If its generation ends meanwhile, it is not told: it may not need the others any more.
+        If its generation ends meanwhile, the process is not told: it may not need the others any
+        more.
         """
         process = self._roster.processes.get(identity)
         if process and process.trains:
@@ -232,7 +233,7 @@ class Membership:
             return None
         return crew[rank].identity
 
-    # What follows from them, always in this order.
+    # What follows from events, always in this order.
 
     def _settle(self, now: float) -> list[Action]:
         if self._closed:
@@ -450,7 +451,7 @@ class Membership:
                 other.deadline = min(last, other.deadline or last)
 
     def _give_up(self, process: Process, seconds: str, now: float) -> None:
-        """A process is not ready after so long; its host is not blamed for that."""
+        """A process was not ready in time; its host is not blamed for that."""
         why = f"was not ready within {seconds}"
         if process.ready_by is not None and now >= process.ready_by:
             why = (
@@ -523,7 +524,7 @@ class Membership:
         )
 
     def _wait(self, needed: int, there: Sequence[Host], now: float, starting: bool = False) -> None:
-        """Slots are missing, or their processes are still `starting`: say so; give up at last."""
+        """Slots are missing, or their processes are still `starting`: say so; finally give up."""
         what = wording.too_few(needed, there, starting)
         for one in self._roster.elsewhere():
             what += f"; {wording.elsewhere(one.name, one.function, self._roster.function())}"

@@ -251,7 +251,7 @@ def settle(given: Mapping[str, tuple[str, Any]]) -> tuple[Options, list[str]]:
             "--host-discovery-script."
         )
     return Options(), [
-        f"{name} has no effect: neither --min-np nor --host-discovery-script make the job elastic."
+        f"{name} has no effect: neither --min-np nor --host-discovery-script makes the job elastic."
         for name, value in given.values()
         if value
     ]

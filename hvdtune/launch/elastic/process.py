@@ -29,7 +29,7 @@ _LIVING = (State.TRAINING, State.WAITING, State.JOINING, State.STARTING)
 
 @dataclass(eq=False)
 class Process:
-    """One process, from its start to its end. Seconds are of the driver's clock."""
+    """One process, from its start to its end. Times are seconds of the driver's clock."""
 
     identity: str
     host: str

@@ -37,8 +37,8 @@ class Roster:
     def carries(self, process: Process) -> bool:
         """Whether the process has the job's state, as far as the driver knows.
 
-        If any processes have said so, it is those; otherwise those that were in a complete
-        generation; before there is one, all.
+        The processes that have said so have it. If none has, those that were in a complete
+        generation have it, or, before there is one, all.
         """
         if any(one.has_state and one.lives for one in self.processes.values()):
             return process.lives and process.has_state
@@ -56,7 +56,7 @@ class Roster:
         ]
 
     def newcomers(self) -> list[Process]:
-        """The live processes that are no members, the oldest first."""
+        """The live processes that are not members, the oldest first."""
         return self.unplaced() if self.generation else []
 
     def function(self) -> str:

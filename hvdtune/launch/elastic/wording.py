@@ -45,7 +45,7 @@ def excluded(name: str, seconds: float, hint: bool) -> str:
 
 
 def late(found: Lateness, seconds: float) -> str:
-    """How much a late process costs the others, which have waited in steps of these seconds."""
+    """How much a late process costs the others, which waited for it in `seconds` of steps."""
     return (
         f"is late: the others wait for it {found.late_s * 1000:.3g} ms a step, "
         f"{found.share:.0%} of the time, and have done so through {seconds:.0f} s of steps"

@@ -1,6 +1,6 @@
 """`--jsrun`: the jsrun command that starts a job under LSF, and where its ranks go.
 
-Written after Horovod's; it has not been tried with a real LSF.
+Modelled on Horovod's code; it has not been tried with a real LSF.
 """
 
 from __future__ import annotations

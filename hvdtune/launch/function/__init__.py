@@ -1,5 +1,5 @@
 """`hvdtune.run(function)`: a Python function as a job, and how its arguments and results travel.
 
-`call_site` is the way in; each other file is one process's part. May know
-`launch.start` and the modules below it.
+`call_site` is the entry point; each other file is one process's part. May know `launch.start` and
+the modules below it.
 """

@@ -65,8 +65,8 @@ def run(
         disable_cache: accepted; checks are never cached.
         np, min_np, max_np, network_interface: old names of num_proc, … (DeprecationWarning).
 
-    Raises RuntimeError naming the first rank that failed, its exit code and its last lines;
-    ValueError for arguments that contradict each other or are not accepted; TypeError if `func`
+    Raises RuntimeError naming the first rank that failed, its exit code and its last lines. Raises
+    ValueError for arguments that contradict each other or are not accepted, and TypeError if `func`
     is not callable or the function or its arguments cannot be pickled. When it raises, all workers
     have ended.
     """

@@ -1,7 +1,7 @@
 """The parts of a job for Kubernetes that are the same in every object.
 
-The MPI Operator and the Trainer do the same for a job: pods that run sshd, a hostfile that names
-them, and a launcher pod that may log in to them and runs `hvdtune run`.
+The MPI Operator and the Trainer set up the same for a job: pods that run sshd, a hostfile that
+names them, and a launcher pod that may log in to them and runs `hvdtune run`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Job(NamedTuple):
 
 
 def literal(text: str) -> str:
-    """A text of a command, or a variable's, escaped so that Kubernetes does not change it: it
-    replaces `$(NAME)`, and `$$` by `$`."""
+    """A command's or a variable's text, escaped because Kubernetes replaces `$(NAME)` with a
+    variable, and `$$` with `$`."""
     return text.replace("$", "$$")
 
 
@@ -96,7 +96,7 @@ def ssh_server(keys: str | None = None) -> list[str]:
 def check(job: Job, longest_name: int) -> None:
     """Raise `LaunchError` for values that Kubernetes, or a job's processes, would not accept.
 
-    `longest_name` is short enough for pods' names, which begin with it, to have 63 characters.
+    With `longest_name` characters, pods' names, which begin with the job's, still fit in 63.
     """
     if not re.fullmatch(_NAME, job.name) or len(job.name) > longest_name:
         raise LaunchError(

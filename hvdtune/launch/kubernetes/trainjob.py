@@ -56,8 +56,9 @@ def trainjob(job: Job, runtime: str | None = None) -> list[dict[str, Any]]:
 
 
 def _runtime(job: Job) -> dict[str, Any]:
-    """Its jobs and containers have the names that the Trainer looks for, and `numNodes` counts the
-    pods of the job with the label, which is the launcher: the TrainJob's counts the nodes."""
+    """The TrainingRuntime: its jobs and containers have the names that the Trainer looks for. Its
+    `numNodes` counts the pods of the labelled job, the launcher; the TrainJob's counts the nodes.
+    """
     node = {
         "name": "node",
         "image": job.image,

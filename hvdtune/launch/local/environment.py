@@ -53,7 +53,7 @@ def with_alias(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_place(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that give a process its place in a job of hvdtune's."""
+    """The variables without those that give a process its place in an hvdtune job."""
     return {name: value for name, value in environ.items() if name not in _PLACE}
 
 

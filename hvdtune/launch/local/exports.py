@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Variables of the launcher's own shell or choice of devices, and a key of Spark's; as Horovod.
+# Variables of the launcher's own shell or choice of devices, and a key of Spark's, as in Horovod.
 _KEPT_BACK = re.compile(r"BASH_FUNC_|OLDPWD|.*CUDA_VISIBLE_DEVICES|_HOROVOD_SECRET_KEY")
 
 

@@ -183,6 +183,6 @@ class WorkerStream:
         # Only the last lines matter, and a chunk may hold thousands.
         for line in lines.rstrip(b"\r\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]:
             if line.strip():
-                # Of a progress bar only the last state.
+                # Keep only the last state of a progress bar.
                 text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
                 self._tail.append(text)

@@ -13,7 +13,7 @@ from hvdtune.launch.local.output import Console, ConsoleClosedError, WorkerStrea
 
 
 class Relay:
-    """Passes output on as it arrives; the job's own sentences use the same way.
+    """Passes output on as it arrives; the job's own sentences go the same way.
 
     `give_up` says whether the job is ending, so that it does not wait for a stalled reader;
     `closed` is called when the console's reader has gone.
@@ -42,7 +42,7 @@ class Relay:
             # As any program does if its reader has gone.
             self._closed()
         except OSError as error:
-            # A full disk must not end a training.
+            # A full disk must not end training.
             if descriptor not in self._unwritable:
                 self._unwritable.add(descriptor)
                 self.say(2, f"hvdtune run: output cannot be written: {error.strerror}\n")

@@ -38,7 +38,7 @@ class Signals:
 
     @property
     def ask_to_end(self) -> bool:
-        """Whether one of them asks the job to end."""
+        """Whether a noted signal asks the job to end."""
         return any(number in ENDING_SIGNALS for number in self.noted)
 
 

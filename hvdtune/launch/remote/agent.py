@@ -2,9 +2,9 @@
 
 `main(["facts"])` describes this host in one line. `main(["run"])` reads a START frame from stdin
 and then runs workers: it sends their output and their ends to stdout as frames (`frames`), and
-receives signals. That frame has everything that a worker must not show on a command line: its
-environment, and with it the job's secret. `main(["serve"])` first describes this host, starts
-workers whenever it is told to, and stays when they have ended.
+receives signals. The START frame has everything that must not appear on a command line: the
+workers' environment, and with it the job's secret. `main(["serve"])` first describes this host,
+starts workers whenever it is told to, and stays when they have ended.
 
 When stdin ends, the launcher or the connection is gone: the workers, and all that they started,
 get SIGTERM and shortly afterwards SIGKILL. The same happens if the agent gets SIGTERM or SIGINT.
@@ -112,14 +112,14 @@ class _Agent:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # sshd sends it when the connection ends; stdin ends as well. If it were ignored, the
-        # workers would ignore it too.
+        # sshd sends SIGHUP when the connection ends; stdin ends as well. If the agent ignored
+        # SIGHUP, so would the workers.
         signal.signal(signal.SIGHUP, lambda _number, _frame: None)
 
         def note(_number: int, _frame: object) -> None:
             self._told_to_end = True
 
-        # If a user ends the agent, or its host shuts down, the workers end too.
+        # If a user ends the agent, or its host shuts down, the agent ends the workers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, note)
         self._selector.register(read_end, selectors.EVENT_READ)
@@ -234,7 +234,7 @@ class _Agent:
                     if not self._pass_on(worker, descriptor):
                         break
             self._send(Kind.EXIT, worker.number, str(code).encode())
-            if self._serves:  # nothing else ends what it has started before the job's end
+            if self._serves:  # before the job's end nothing else ends what the worker has started
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
 

@@ -32,7 +32,7 @@ _AT_ONCE = 32  # connections
 _MOST_NAMED = 3  # hosts in an error
 _MOST_OUTPUT = 2**20
 
-# Ssh's messages, and what they mean. Trying again may help against the rest.
+# Ssh's messages, and what they mean. Trying again helps only after those in `_TRANSIENT`.
 _REASONS = (
     (("Could not resolve hostname",), "no such host is known"),
     (

@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class FrameError(ValueError):
-    """The data that arrived is no sequence of frames."""
+    """The data that arrived is not a sequence of frames."""
 
 
 def encode(kind: Kind, number: int, payload: bytes = b"") -> bytes:
@@ -53,7 +53,7 @@ def encode(kind: Kind, number: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Makes frames of a stream of bytes, in whatever pieces it arrives.
+    """Makes frames from a stream of bytes, in whatever pieces it arrives.
 
     With `after_mark`, everything up to the first `MARK` is skipped.
     """

@@ -25,14 +25,14 @@ _START_PYTHON = (
 
 
 class Ssh(NamedTuple):
-    """How hosts are reached: the ssh program with words of the user's, a port, a key."""
+    """How hosts are reached: the ssh program with the user's arguments, a port, a key."""
 
     program: str = "ssh"
     port: int | None = None
     identity_file: str | None = None
 
     def command(self, host: str, mode: str) -> list[str]:
-        """The words that start the agent (see `agent`) on a host; as `reach`."""
+        """The words that start the agent (see `agent`) on a host; see `reach` for errors."""
         return self.reach(host, _agent(mode))
 
     def reach(self, host: str, command: str) -> list[str]:
@@ -68,7 +68,7 @@ def _agent(mode: str) -> str:
 
 
 def _without_traceback(code: str) -> str:
-    """The code in one line; if hvdtune cannot be imported, it says so in one line, status 3."""
+    """The code in one line; if hvdtune cannot be imported, it says so and exits with status 3."""
     words = "hvdtune cannot be imported by {}: {}"
     guarded = (
         "import sys\n"

@@ -24,7 +24,7 @@ from hvdtune.ray import crew
 from hvdtune.ray.elastic.discovery import Share
 from hvdtune.ray.worker import BaseHorovodWorker
 
-# The prefix of the Ray resource that every node has once, and that contains its address.
+# How much of `node:ADDRESS`, a Ray resource of which every node has 1, an actor takes.
 _SHARE_OF_ADDRESS = 0.01
 # A failure up to this long before the job's end may be its reason.
 _REASON_SECONDS = 10.0
@@ -112,7 +112,7 @@ class Actors:
             ray.kill(process.actor)
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """The variables that tell ranks on these hosts where to connect, if on several machines."""
+        """The variables that tell ranks on these hosts where to connect; none on one machine."""
         by_host = {
             process.order.host: placed.PlacedProcess(**process.facts["process"])
             for process in self._processes.values()

@@ -116,7 +116,7 @@ class TestDiscovery(RayHostDiscovery):
 
 
 class NodeDiscovery(RayHostDiscovery):
-    """The same by node ids, as several nodes may share an address. Omits what others use.
+    """The same by node ids, as several nodes may share an address. Omits resources others use.
 
     `own`: how many of the job's processes run on a node; None while some are being started there,
     because then it is unknown whether Ray already counts their resources.

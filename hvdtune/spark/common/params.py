@@ -144,7 +144,7 @@ ESTIMATOR = (
     Entry(
         "shuffle_buffer_size",
         None,
-        "rows from which the next ones are drawn; by default as many as fit 256 MB",
+        "rows from which the next ones are drawn; by default as many as fit in 256 MB",
         whole(0),
         ("ShufflingBufferSize",),
     ),

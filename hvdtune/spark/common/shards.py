@@ -84,10 +84,10 @@ class ShardReader:
 
     folder: path or URL. columns: the columns to read. batch_size: rows. epochs: None for endless.
     shuffle: whether rows get a new order each epoch. buffer_rows: rows of the shuffling buffer;
-    None for as many as fit 256 MB. transform: from columns to columns, for each row group. sizes:
-    lengths of sparse vectors. If an epoch's last rows do not fill a batch, the next epoch's first
-    rows join them; only the very last batch may be smaller. cache: keep all rows of the shard in
-    memory. read_ahead: whether a thread reads the next row group.
+    None for as many as fit in 256 MB. transform: from columns to columns, for each row group.
+    sizes: lengths of sparse vectors. If an epoch's last rows do not fill a batch, the next epoch's
+    first rows join them; only the very last batch may be smaller. cache: keep all rows of the shard
+    in memory. read_ahead: whether a thread reads the next row group.
 
     Raises ValueError if there are no rows for this shard.
     """

@@ -39,7 +39,7 @@ class RemoteStore:
 
 
 class Store:
-    """A folder for data, checkpoints and logs. A user's kind of store overrides everything here."""
+    """A folder for data, checkpoints and logs. A user's own kind of store overrides the methods."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
@@ -400,7 +400,7 @@ class HDFSStore(FilesystemStore):
             if of_url is not None and given is not None and of_url != given:
                 raise ValueError(
                     f"HDFSStore: {prefix_path!r} names the {what} {of_url!r}, but {what}={given!r} "
-                    "was given; they must agree, or one be left out."
+                    "was given; they must agree, or leave one out."
                 )
         self._host, self._port = named or host, at or port
         options = {"user": user, "kerb_ticket": kerb_ticket, "extra_conf": extra_conf}
@@ -459,7 +459,7 @@ class DBFSLocalStore(FilesystemStore):
 
     _WAIT = "DATABRICKS_FILE_AVAILABILITY_WAIT_TIMEOUT_SECS"
     _INTERVAL = "DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS"
-    # Longest first: each is a prefix of an earlier one.
+    # Longest first: "dbfs:/" is a prefix of "dbfs:///".
     _PREFIXES = ("file:///dbfs/", "file:/dbfs/", "dbfs:///", "dbfs:/", "/dbfs/")
 
     def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:

@@ -122,8 +122,8 @@ def prepare_data(
     """Write a DataFrame's columns to the store; yields the number of the data there.
 
     A DataFrame that this process has already written with the same options is not written again,
-    as long as its files exist. It compares queries, and does not notice changes in the files that a
-    query reads (`clear_training_cache`). Within the `with` statement, the data are not overwritten.
+    as long as its files exist. Queries are compared, so changes in the files that a query reads go
+    unnoticed: call `clear_training_cache`. Within the `with` block, the data are not overwritten.
 
     Raises ValueError for columns that are missing, and for a DataFrame without rows.
     """
@@ -213,7 +213,7 @@ def _require_columns(df: Any, names: Sequence[str], what: str) -> None:
 
 def get_metadata(schema: Any, columns: Sequence[str]) -> Metadata:
     """For each column of a DataFrame's schema: `spark_data_type` (its name in Spark, such as
-    `double` or `vector`), and `shape`, which is 1 for scalars and None if only the data tell."""
+    `double` or `vector`), and `shape`: 1 for scalars, and None if it depends on the data."""
     found = {}
     for name in columns:
         kind = schema[name].dataType

@@ -98,7 +98,7 @@ class Hosts:
         attempt.peer.send(Kind.START, number, json.dumps(variables).encode())
 
     def kill(self, identity: str, at_once: bool) -> None:
-        """End a process, first with SIGTERM unless it does not answer."""
+        """End a process: with SIGKILL if `at_once`, else with SIGTERM."""
         worker = self._workers.get(identity)
         if worker is not None and worker.number in self._attempts:
             number = signal.SIGKILL if at_once else signal.SIGTERM
@@ -106,7 +106,7 @@ class Hosts:
             peer.send(Kind.SIGNAL_GROUP, worker.number, str(int(number)).encode())
 
     def meeting(self, hosts: Sequence[str]) -> Mapping[str, str]:
-        """The variables that tell ranks on these hosts where to connect, if on several machines."""
+        """The variables that tell ranks on these hosts where to connect; none on one machine."""
         there = [self._processes[name] for name in hosts]
         if len({process.machine for process in there}) == 1:
             return {}

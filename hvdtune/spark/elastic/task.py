@@ -33,7 +33,7 @@ def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
     facts = placed.this_process()
     link = Link.open(order.reachable_at(), order.port, order.key, attempt, facts._asdict())
     if link is None:
-        return  # the job is over, or this task cannot take part
+        return  # the job is over, or this task cannot join it
     with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
         order.write_call(call)
         try:

@@ -140,7 +140,7 @@ def _train(
 
 @dataclass
 class _Resumed:
-    """A checkpoint as the file that Lightning needs, and the number of epochs it has behind it."""
+    """A checkpoint as the file that Lightning needs, and how many epochs it has completed."""
 
     checkpoint: bytes | None
     folder: str

@@ -45,8 +45,8 @@ class TorchEstimator(HorovodEstimator):
     """Trains a `torch.nn.Module` on a DataFrame over the ranks; `fit(df)` returns a `TorchModel`.
 
     Feature columns are the model's arguments, in order, as floating-point numbers in the shapes of
-    `input_shapes`; its outputs stand for the label columns. The learning rate is multiplied by the
-    number of ranks. `hvdtune.spark.common.params` describes all parameters.
+    `input_shapes`; its outputs correspond to the label columns. The learning rate is multiplied by
+    the number of ranks. `hvdtune.spark.common.params` describes all parameters.
     """
 
     entries = replaced(

@@ -96,7 +96,7 @@ class _Training:
         else:
             known = {"model": self.model, "optimizer": self.optimizer, "plan": self.plan}
             constructors = self.program.loss_constructors or []
-            # Horovod passes them these arguments; they need not accept them.
+            # As in Horovod, constructors get these arguments, but need not accept them.
             losses = [
                 make(known) if inspect.signature(make).parameters else make()
                 for make in constructors

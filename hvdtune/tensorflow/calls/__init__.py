@@ -1,4 +1,4 @@
 """How TensorFlow calls the operations: as our own nodes, via XLA, or through Python.
 
-Knows no other room of the face.
+Knows no other part of the face.
 """

@@ -1,9 +1,9 @@
 """Horovod's operations in functions that XLA compiles for the CPU: custom calls of XLA.
 
 While it traces a function, TensorFlow says whether XLA will compile it (`jit_compile=True`). XLA
-may run independent calls in any order and in parallel, but ours wait for the other ranks: so each
-call reads and writes one variable, and they run one after the other in the order of the program,
-also in branches, loops and inner functions. Errors are TensorFlow's InternalError, with our text.
+may run independent calls in any order and in parallel, but ours wait for the other ranks. So all
+our calls read and write the same variable, and run one after the other in program order, also in
+branches, loops and inner functions. Errors are TensorFlow's InternalError, with our text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLACES = ("Size", "ProcessSetIncluded", "LocalSize", "Rank", "LocalRank")
 
 
 class _Forced(threading.local):
-    """Whether a compiled call's gradient is made: TensorFlow traces it in a graph of its own."""
+    """Whether a compiled call's gradient is being made: it is traced in a graph of its own."""
 
     now = False
 
@@ -125,7 +125,7 @@ def call(
 
 
 def end_step(owner: int) -> None:
-    """End a training step of `owner` after the collectives before this."""
+    """End a training step of `owner`, after the collectives that were traced before this."""
     turn = _turn()
     text = f"{owner} "
     (after,) = _custom_call("hvdtune_step_end", [turn.read_value()], text, [tf.int32], [[]])

@@ -97,7 +97,7 @@ def _number(operation: str, process_set: int) -> tf.Tensor:
 
 
 def _in_order(host: Any, tensors: list[tf.Tensor], types: list[Any]) -> list[tf.Tensor]:
-    """Make the call after those before it: functions ensure that, other graphs do not."""
+    """Make the call after the earlier ones: functions ensure that, other graphs do not."""
     if tf.executing_eagerly():
         found = host(*[np.asarray(tensor.numpy()) for tensor in tensors])
         return [

@@ -166,11 +166,11 @@ def send_to_data_service(
 ) -> tf.data.Dataset:
     """A dataset whose elements the service computes; also a method of `tf.data.Dataset`.
 
-    The service's workers do what was done to the dataset before; this process does what is done to
-    the result. `rank` and, for `round_robin`, `size` are the training job's. `processing_mode` is
-    that of `tf.data.experimental.service.distribute`. With `reuse_dataset`, ranks with the same
-    dispatcher share its elements, otherwise each rank gets all. With both `reuse_dataset` and
-    `round_robin` they take turns; the dataset must then be endless.
+    The service's workers run the transformations applied to `dataset`; this process runs those
+    applied to the result. `rank` and, for `round_robin`, `size` are the training job's.
+    `processing_mode` is that of `tf.data.experimental.service.distribute`. With `reuse_dataset`,
+    ranks with the same dispatcher share its elements, otherwise each rank gets all. With both
+    `reuse_dataset` and `round_robin` they take turns; the dataset must then be endless.
 
     Raises RuntimeError if the dispatchers run in the training job (use `tf_data_service`),
     ValueError for a round robin without `size`, and what `tf_data_service` raises.
@@ -201,7 +201,7 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     """Run this rank's part of the service until `compute_client().shutdown()` is called.
 
-    Every rank of the compute job must call it; their number is that of all workers. A worker that
+    Every rank of the compute job must call it; there must be one for each worker. A worker that
     computes a dataset which nobody has read to its end may need `timeout` more seconds to stop if
     its dispatcher ran in the training job and is gone.
 

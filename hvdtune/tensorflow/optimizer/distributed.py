@@ -1,7 +1,7 @@
 """``DistributedOptimizer``, for the optimizers of ``tf.compat.v1.train``.
 
 It is such an optimizer itself, and wraps another one, whose gradients it reduces in
-``compute_gradients``. With Adasum it is `adasum`'s; hvdtune's Keras face wraps Keras's optimizers.
+``compute_gradients``. `adasum` has the one for Adasum; the Keras face wraps Keras's optimizers.
 """
 
 from __future__ import annotations

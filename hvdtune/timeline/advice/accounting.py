@@ -1,5 +1,5 @@
 """One accounting that sums to the mean step: computing, the cost of each finding, communication
-that is not hidden, and time without a cause. Every second counts once; docs/metrics.md says where.
+that is not hidden, and time without a cause. Every second counts once: see docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_A_RANK = ("persistent straggler", "transient straggler", "recurring straggle
 
 @dataclass(frozen=True)
 class Share:
-    """How much of the mean step one cause takes. finding: its index in the findings; -1 if it is
+    """How much of the mean step one cause takes. finding: the index of its finding; -1 if it has
     none. ranks: for findings about ranks, those that the others waited for."""
 
     kind: str
@@ -107,7 +107,7 @@ class _Open:
         total = float(self.caused[cells].sum())
         if not total or not others:
             return 0.0
-        # Late ranks wait for each other, too: a rank that waits for all of them has the most.
+        # Late ranks also wait for each other: a rank that waits for all of them waits longest.
         most = float(np.where(self.steps, self.delay, 0.0)[cells].sum())
         self.caused = np.where(cells, 0.0, self.caused)
         freed = before - self.waiting

@@ -155,7 +155,7 @@ class Case:
     @cached_property
     def elsewhere(self) -> dict[int, float]:
         """Rank → s a step for which it is busy with operations of process sets that do not include
-        all ranks, less the same of the least busy rank."""
+        all ranks, less that of the least busy rank."""
         busy = dict.fromkeys(self.analysis.joint.views, 0.0)
         size = self.analysis.recording.size
         for one in self.analysis.owners:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: CPUs are scarce if ranks wait for one during this share of the step. Other programs use them if
 #: the ranks use less than this share of what they would if they only kept each other waiting.
 KEPT, OWN = 0.1, 0.9
-#: If the CPUs' use was recorded: other programs take them if these use this share of them, and this
-#: share of them is busy.
+#: If CPU use was recorded: other programs take a rank's CPUs if they use this share of these CPUs,
+#: and this share of the CPUs is busy.
 OTHERS, BUSY = 0.1, 0.75
 #: A limit of CPUs, or a hypervisor, holds ranks back for at least this share of the time.
 HELD = 0.05

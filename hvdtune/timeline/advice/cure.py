@@ -90,7 +90,8 @@ def _waited(case: Case, late: list[int], chosen: np.ndarray) -> Expected:
 
 def place(plays: list[Play], late: list[int]) -> str:
     """Where in the step the ranks at these positions compute longer: "everywhere", in proportion to
-    what the others compute; in "one" place; or "unseen", as all submissions come at once."""
+    what the others compute; in "one" place; or "unseen", for instance if all is submitted at once.
+    """
     excess, usual, totals = [], [], []
     for one in plays:
         for mine, theirs in _pairs(one, late):

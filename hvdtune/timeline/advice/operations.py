@@ -209,7 +209,7 @@ def _meanwhile(case: Case, one: Family) -> str:
 
 
 def _called(one: Family) -> str:
-    """What a reader can find the operation by in the program."""
+    """The name or line by which a reader finds the operation in the program."""
     if one.name:
         return one.name
     return f"a tensor without a name ({one.site})" if one.site else "a tensor without a name"

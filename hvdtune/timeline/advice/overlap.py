@@ -112,7 +112,7 @@ def no_overlap(case: Case) -> list[Finding]:
         most = float(tried[3]) / 100 if tried[4] == "faster" else 0.0
         least, upper = expected.between
         expected = Expected(min(expected.gain, most), (min(least, most), min(upper, most)))
-    if expected.between[0] <= WORTH:  # a healthy job may be so
+    if expected.between[0] <= WORTH:  # a healthy job may look like this
         return []
     evidence = _evidence(case) | {"tensors_per_step": tensors}
     return [
@@ -220,8 +220,9 @@ def _engine_chose(case: Case) -> bool:
 
 
 def _in_one_call(case: Case) -> bool:
-    """Whether one call submits a step's tensors, as DistributedOptimizer.step() does. Recordings of
-    earlier versions show it by waits mostly for several tensors, or one time of submission."""
+    """Whether one call submits a step's tensors, as DistributedOptimizer.step() does. In recordings
+    of earlier versions, most waits are then for several tensors, or most tensors have the same time
+    of submission."""
     if case.program:
         return _overlap_setting(case) != "on"
     view = case.analysis.joint.reference

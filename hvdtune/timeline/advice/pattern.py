@@ -38,7 +38,7 @@ def _most(who: np.ndarray) -> int:
 
 
 def turns(case: Case) -> list[int]:
-    """The ranks in the order in which they are late in each round; empty if there is none."""
+    """The ranks in the order in which they are late in each round; empty without an order."""
     table = case.analysis.lateness
     ranks = sorted(set(table["rank"].tolist()))
     late = table.pivot(index="rank", columns="step", values="last").to_numpy().astype(bool)

@@ -107,7 +107,7 @@ def _has_grown(case: Case, spent: np.ndarray) -> bool:
 
 
 def slow_update(case: Case) -> list[Finding]:
-    """The optimizer's update takes much longer than usual for that many bytes, or it is so large a
+    """The optimizer's update takes much longer than usual for that many bytes, or is such a large
     part of the computing that a faster one would pay off."""
     own = _seconds(case, [UPDATE])
     usual = case.usual

@@ -155,7 +155,7 @@ def _has_no_cpu(case: Case, row: schema.Straggler) -> bool:
 def _longest(case: Case) -> list[Finding]:
     """A rank that computes longer than every other in most steps although no other seems to wait
     for it: the others still compute when communication could begin, and then are blocked by all of
-    it at the end. None if ranks are reported as late."""
+    it at the end. No finding if ranks are reported as late."""
     table = case.analysis.stragglers
     ranks = [rank for rank in case.analysis.joint.views if rank in case.computing]
     if case.slow_group or table["kind"].astype(bool).any():

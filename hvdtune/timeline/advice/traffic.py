@@ -40,9 +40,9 @@ DEFAULT_MIB, DEFAULT_MS = 128, 1.0
 HUGE, LAST = 0.2, 0.1
 #: … and is this many times as large as the next one: among equal ones none is to blame.
 LARGER = 1.5
-#: In place: share of a staged allreduce's time, see docs/metrics.md.
+#: Batches of at least this many bytes are faster if reduced in place, see docs/metrics.md.
 LARGE = MIB
-#: The extra time of a step for each tensor that is described anew, s: the least, typical, the most
+#: The extra time of a step for each tensor that is described anew, s: least, typical, most
 #: (benchmarks/timeline/planted.py, "names made up" and "cache too small").
 DESCRIBED = 1e-6, 3e-6, 10e-6
 
@@ -234,7 +234,7 @@ def copies(case: Case) -> list[Finding]:
     if not plays or not case.uses_torch or ranks < 2 or any(one.in_place for one in plays):
         return []
     if case.program.get("views") or case.program.get("compression"):
-        return []  # they are in place, or cannot be, since others are sent
+        return []  # gradients are in place already, or cannot be: other tensors are sent
     if case.part("copy_in_s") + case.part("reduce_s") + case.part("copy_out_s") < WORTH:
         return []
     # docs/performance.md: a staged allreduce moves 5n - 3 times the bytes, one in place 3n - 1.

@@ -14,7 +14,7 @@ from hvdtune.timeline.words import ranks as named
 
 #: Something explains longer steps if it grew by this share of their growth.
 RESPONSIBLE = 0.5
-#: A step is longer than others if it is so by this many spreads (median absolute deviations) …
+#: A step counts as longer if it is by this many spreads (median absolute deviations) …
 SPREADS = 8
 #: … and by this share of the median step: for regular steps, and for those at random.
 REGULAR, RANDOM = 0.15, 0.5
@@ -72,7 +72,7 @@ def drifts(case: Case) -> list[Finding]:
 
 
 def _tuned(case: Case) -> bool:
-    """Whether settings changed on the way: that may have changed the steps."""
+    """Whether settings changed during the run: that may have changed the steps."""
     tuning = case.analysis.tuning
     return len(tuning) > 0 and tuning["epoch"].nunique() > 1
 

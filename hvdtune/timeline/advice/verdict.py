@@ -52,7 +52,7 @@ QUESTIONS: tuple[Callable[[Case], list[Finding]], ...] = (
     overlap.no_overlap,
     traffic.automatic_names,
 )
-#: The questions about what helps nearly every job, asked after those.
+#: The questions about what helps nearly every job, asked last.
 LAST_QUESTIONS = (traffic.copies, traffic.communication)
 #: Below this share of blocked time, communication counts as hidden.
 HIDDEN = 0.1

@@ -16,7 +16,7 @@ from hvdtune.timeline.record.layout import Recording
 def analyse(recording: Recording) -> Analysis:
     """All analyses of one recording.
 
-    Work grows linearly with the records; the memory used beside the recording itself is about 40
+    Work grows linearly with the records; the memory used besides the recording itself is about 40
     bytes for each tensor record of one rank plus 200 for each batch of each rank. Raises
     ValueError if the recording has no rank.
     """

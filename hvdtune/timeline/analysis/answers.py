@@ -105,9 +105,9 @@ class Analysis:
     found_steps: Steps  # without those of `starts`
     phases: pd.DataFrame  # rank, step, s in each phase of the own time; sum to compute_s
     starts: tuple[Once, ...] = ()  # steps that took long once
-    owners: tuple[Family, ...] = ()  # whose the operations are
+    owners: tuple[Family, ...] = ()  # the operations by owner
 
-    # These are worked out when they are asked for: most findings do without them.
+    # Computed on demand: most findings do without these.
 
     @cached_property
     def sizes(self) -> pd.DataFrame:

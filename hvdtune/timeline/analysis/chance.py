@@ -26,7 +26,7 @@ FEWEST = 8
 RARE = 1e-3
 #: The pauses of a named rank are called periodic if chance makes that less probable than this.
 UNLIKELY = 1e-2
-#: Values of θ · (a typical delay) that the bound is minimised over.
+#: Values of θ · (a typical delay) over which the bound is minimised.
 _TILTS = np.geomspace(1e-2, 1e3, 60)
 
 
@@ -112,14 +112,14 @@ def caused_by_chance(delays: np.ndarray, ranks: int, alike: float = 1.0) -> np.n
 
 def apart_by_chance(steps: int, apart: int, group: int, ranks: int) -> float:
     """Probability that among equal ranks some group of `group` ranks is later than all others in at
-    least `apart` of `steps` steps. In one step a given group is so with probability
+    least `apart` of `steps` steps. In one step, a given group is later with probability
     1 / C(n, group)."""
     groups = comb(ranks, group)
     return min(1.0, groups * at_least(apart, steps, 1 / groups))
 
 
 def at_least(count: int, trials: int, probability: float) -> float:
-    """Probability that of so many independent trials at least `count` succeed."""
+    """Probability that at least `count` of `trials` independent trials succeed."""
     from scipy.special import bdtrc
 
     if not 0 < count <= trials:

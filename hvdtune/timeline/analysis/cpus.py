@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hvdtune.timeline.record.layout import RankRecording
 
 
-#: CPUs do the computing if it uses this share of those that it could use.
+#: Computing runs on CPUs if it uses this share of the CPUs that it could use.
 ON_CPU = 0.5
 
 
@@ -157,7 +157,7 @@ def _readings(one: RankRecording, name: str, begins: np.ndarray, ends: np.ndarra
     at = np.searchsorted(own["time"], ends)
     inside = np.flatnonzero(at < len(own))
     read = own[at[inside]]
-    # A reading begins at the reading before it: all counters are read together, except the first.
+    # A reading covers the time since the reading before it, and each has CPUS_IN_USE.
     before = np.searchsorted(every, read["time"]) - 1
     since = np.where(before >= 0, every[np.maximum(before, 0)], ends[inside])
     whole = (since <= begins[inside]) | (read["time"] == ends[inside])

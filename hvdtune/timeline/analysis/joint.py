@@ -189,7 +189,7 @@ class Joint:
         return count
 
     def _listed(self, process_set: int, of: np.ndarray) -> np.ndarray:
-        """participants() from the lists of members, for the batches `of` of that process set."""
+        """members() from the lists of members, for the batches `of` of that process set."""
         lists: dict[int, int] = {}
         for view in self.views.values():
             for one in view.recording.sets:
@@ -203,7 +203,7 @@ class Joint:
         return sizes[np.maximum(at, 0)]
 
     def _seen(self, of: np.ndarray) -> int:
-        """participants() from the ranks that recorded or announced a process set's batches `of`."""
+        """members() from the ranks that recorded or announced a process set's batches `of`."""
         arrived = sum((times[of] > 0).astype(np.int64) for times in self.arrivals.values())
         whole = len(self.views) == self.recording.size or len(self.arrivals) > len(self.views)
         return int(np.max(arrived, initial=0)) if whole else 0
@@ -285,7 +285,7 @@ def _joint(
     serial: np.ndarray,
     ranks: list[tuple[RankRecording, np.ndarray]],
 ) -> Joint:
-    """Values equal on all ranks are the lowest rank's that knows them, times are rank 0's."""
+    """Values that all ranks share are from the lowest rank that knows them, times from rank 0."""
     columns = {name: np.zeros(len(serial), np.int64) for name in _SAME}
     times = {name: np.zeros(len(serial), np.int64) for name in ("scheduled", "first_ready")}
     for one, numbers in reversed(ranks):
@@ -306,7 +306,7 @@ def _joint(
 
 
 def _judge_arrivals(joint: Joint) -> None:
-    """L, F and the last rank; -1 if one rank's submission is unknown."""
+    """L, F and the last rank; -1 unless the submissions of at least two ranks are known."""
     first = np.full(len(joint), _FAR)
     last = np.zeros(len(joint), np.int64)
     who = np.full(len(joint), -1, np.int64)

@@ -19,7 +19,7 @@ from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, Mark, Name, RankRecording
 
-#: Operations outstanding at the same time are gradients, too (of a second optimizer, for example),
+#: Operations outstanding at the same time are also gradients (of a second optimizer, for example)
 #: if together they have this share of the bytes of the largest such group.
 LARGE_SHARE = 0.1
 #: A tensor of at most this many bytes is a gradient only if it belongs to a layer; otherwise it is
@@ -63,9 +63,9 @@ class Family:
     names: ids of the reference rank. count, bytes: per step, of the rank that saw most. steps:
     share of the steps that contain it. blocked_s: how long a participating rank was blocked by it,
     per step; late_s: the part of that for late ranks. alone: the program waits for each operation
-    before it submits anything else. site: `train.py:42 in metrics`, which calls most of those
-    without a name. phase: UPDATED, BEFORE, AMONG or BEHIND; "" without gradients. busy: rank → s
-    per step for which it was blocked by the family, but not for late ranks.
+    before it submits anything else. site: `train.py:42 in metrics`, the line that calls operations
+    without a name most. phase: UPDATED, BEFORE, AMONG or BEHIND; "" without gradients. busy: rank →
+    s per step for which it was blocked by the family, but not for late ranks.
     """
 
     call: str
@@ -222,8 +222,8 @@ def _is_first(name: str) -> bool:
 
 
 def _spots(joint: Joint) -> np.ndarray:
-    """[batches + 1] int64: tensors are numbered through all batches, alike on all ranks. The number
-    of each batch's first tensor, and at the end the count of all."""
+    """[batches + 1] int64: tensors are numbered across all batches, alike on all ranks. The number
+    of each batch's first tensor, then the total."""
     most = np.max([view.rows for view in joint.views.values()], axis=0)
     return np.concatenate([[0], np.cumsum(np.maximum(most, 0), dtype=np.int64)])
 
@@ -288,8 +288,8 @@ class _Rows:
     def gradients(self, keys: list[Key]) -> dict[int, Key]:
         """Names (ids) of gradients → their family: the allreduces that are outstanding at the same
         time and have the most bytes. If the program waits for much larger ones one by one, all
-        except scalars are gradients. Tensors whose names differ only in numbers are gradients, too.
-        If those of smaller process sets are much larger, these are the gradients."""
+        except scalars are gradients. So are tensors whose names differ from a gradient's only in
+        numbers. If tensors of smaller process sets are much larger, they take precedence."""
         if not len(self.name):
             return {}
         reducing = np.array([one.kind == "allreduce" for one in self.described])
@@ -323,7 +323,7 @@ class _Rows:
         return np.array([not known or layer in known for layer in layers], bool)
 
     def families(self, key_of: dict[int, Key]) -> dict[Key, _Seen]:
-        """What this rank knows about each family. `keys`: the family of each name."""
+        """What this rank knows about each family. `key_of`: the family of each name."""
         every = {key: at for at, key in enumerate(dict.fromkeys(key_of.values()))}
         index = np.array([every[key_of[at]] for at in range(len(self.described))] or [0])
         of = index[self.name]

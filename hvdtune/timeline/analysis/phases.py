@@ -145,7 +145,7 @@ def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
         compute = waterfall.loc[waterfall["rank"] == rank, "compute_s"].to_numpy(float)
         columns = _of_rank(joint.views[rank], own, steps, names)
         covered = sum(columns.values(), np.zeros(len(steps)))
-        # If records contradict each other, no more than there is.
+        # Records that contradict each other may cover more than the computing: scale them down.
         shrunk = np.where(covered > compute, compute / np.maximum(covered, 1e-12), 1.0)
         columns = {name: values * shrunk for name, values in columns.items()}
         rest = compute - sum(columns.values(), np.zeros(len(steps)))

@@ -24,7 +24,7 @@ STALL_STEPS = 10
 #: RECORD_COST is for streams that are not listed.
 RECORD_COSTS = {"tensors": 15e-9, "batches": 500e-9}
 RECORD_COST = 100e-9
-#: … of a mark of a phase, with detecting its beginning or end …
+#: … of a mark of a phase, including the detection of its beginning or end …
 PHASE_COST = 3e-6
 #: … and of a wait if ranks share CPUs, with the query of how long it waited for one.
 CROWDED_WAIT_COST = 2e-6

@@ -104,7 +104,7 @@ def sizes(joint: Joint, peak_gbps: float | None = None) -> pd.DataFrame:
 
 
 def tensors(joint: Joint, steps: Steps) -> pd.DataFrame:
-    """One row per tensor that the reference rank knows, the one with the longest waits first.
+    """One row per tensor that the reference rank knows, the one with the longest latency first.
 
     | column | formula |
     |---|---|

@@ -230,9 +230,9 @@ def _by_chance(
     delay: np.ndarray,
 ) -> float:
     """Probability that equal ranks cause as much as the one in row `at`. `charged`, `lateness`:
-    [ranks, S] s. If neighbouring steps are alike, the mean shows a rank that is always later than
-    that explains. If its pauses, and equally long ones of others, are FAR longer than any other
-    lateness, only the pauses of neighbouring steps are compared, not their lateness."""
+    [ranks, S] s. If neighbouring steps are alike, the mean also shows a rank that is late in most
+    steps. If its pauses, and equally long ones of others, are FAR longer than any other lateness,
+    only the pauses of neighbouring steps are compared, not their lateness."""
     much = pauses(last, delay)
     costs = charged.sum(axis=0)
     long = costs >= costs[much].min(initial=np.inf)

@@ -118,8 +118,8 @@ def _kept(steps: Steps, keep: np.ndarray) -> Steps:
 
 
 def seconds_within(starts: Sequence[Once], begin: int, end: int) -> float:
-    """Time between the two that belongs to a start. If steps are found by names, a start of one
-    rank is in its step before and in the others' step after; the time counts once."""
+    """Time from `begin` to `end` that belongs to a start. If steps are found by names, one rank's
+    start is in its step before and in the others' step after; the time counts once."""
     clipped = ((max(one.begin, begin), min(one.end, end)) for one in starts)
     return union_length((a, b) for a, b in clipped if a < b) / 1e9
 

@@ -158,7 +158,7 @@ def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None
 
 
 def _again(identity: np.ndarray) -> np.ndarray:
-    """Where steps begin: at 0, and wherever an identity occurs again since the last beginning.
+    """Where steps begin: at 0, and wherever an identity repeats one since the last beginning.
 
     Identity -1 is ignored. The last beginning opens a step that may be incomplete.
     """

@@ -7,8 +7,8 @@
 | b | mean absolute residual of z from a model: robust against single slow steps | s |
 | φ | correlation of neighbouring residuals; they count as B · (1 − φ) / (1 + φ) | |
 
-Models are compared by the likelihood of Laplace noise: 2 B log b + (parameters) log B; the least is
-the best. The best model is accepted if it explains far more than the constant (ENOUGH), counting
+Models are compared by the likelihood of Laplace noise: 2 B log b + (parameters) log B; the lowest
+is the best. The best model is accepted if it explains far more than the constant (ENOUGH), counting
 only as many blocks as correlated residuals are worth.
 """
 

@@ -221,9 +221,9 @@ def _pieces(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Begins, labels and batches of the pieces from `reached` to the end of the batches `part`.
 
-    A batch has up to nine pieces, some of them empty: until the framework waits for it; until this
-    rank had submitted it; until all had; until the coordinator closed it; until it began; copying
-    in; reducing; copying out.
+    A batch has nine pieces, some empty: until the framework waits for it, until this rank had
+    submitted it, until all had, until the coordinator closed it, until it began, copying in,
+    reducing, copying out, and what follows it.
     """
     begin, end = view.begin[part], np.maximum.accumulate(view.end[part])
     before = np.maximum(np.concatenate([[reached], end[:-1]]) if len(part) else begin, reached)

@@ -54,9 +54,9 @@ class Trace:
     """The content of one file.
 
     `problems` has one sentence for each fault: events that cannot be read, ends without a begin,
-    begins without an end. The lists leave out what they concern. `for_viewers`: hvdtune made the
-    file from a recording, for trace viewers. `left_out_us`: time in the middle that does not count
-    (see hvdtune/timeline/horovod/starts.py).
+    begins without an end. The lists leave out these events. `for_viewers`: hvdtune made the file
+    from a recording, for trace viewers. `left_out_us`: time in the middle that does not count (see
+    hvdtune/timeline/horovod/starts.py).
     """
 
     source: str

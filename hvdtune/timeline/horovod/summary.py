@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WAITING_MATTERS = 0.05
 QUEUE_MATTERS = 0.10
 COMMUNICATION_MATTERS = 0.25
-#: A single pause is the cause of all waiting if it is this share of it.
+#: A single pause is the cause of all waiting if it makes up this share of it.
 ONE_CAUSE = 0.6
 #: Tensors must occur this many times, with ticks, before the summary judges a rank.
 FEWEST = 3

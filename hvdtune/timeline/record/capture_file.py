@@ -30,9 +30,9 @@ LONGEST_LINE = 32 << 20
 MOST_BYTES = 2 << 30
 #: Ids count from 0 without gaps; one beyond this is damage.
 MOST_NAMES = 1 << 20
-#: A compressed file unpacks to at most this many times its size, and this much more.
+#: A compressed file unpacks to at most this many times its size plus this many bytes.
 MOST_UNPACKED = (200, 64 << 20)
-#: The identity is the first event; a file without one by then is something else.
+#: The identity is the first event; a file without one in its first bytes is something else.
 IDENTITY_WITHIN = 64 << 20
 #: Readings of a clock that are kept: one a second for a month.
 MOST_READINGS = 3_000_000
@@ -60,9 +60,9 @@ class Budget:
 @dataclass
 class RawRank:
     """What the file has of one rank. `damage`: what was wrong → how often. `rotated`: blocks that
-    were dropped to keep the file small. `missing`: stream → records that were written to the file
-    but are not in it; `begins` and `ends`: the number of its first record, and how many there were
-    so far. `cut_off`: why it was not written to its end."""
+    were dropped to keep the file small. By stream, `missing`: how many records were written to the
+    file but are not in it; `begins`: the number of the first record; `ends`: that after the last
+    one so far. `cut_off`: why it was not written to its end."""
 
     identity: Identity
     path: Path
@@ -180,7 +180,7 @@ class Lines:
 
 
 class _Recoded:
-    """Lines of a file in UTF-16 or UTF-32, in UTF-8."""
+    """The lines of a UTF-16 or UTF-32 file, converted to UTF-8."""
 
     def __init__(self, source: IO[bytes], encoding: str) -> None:
         self.text = io.TextIOWrapper(source, encoding, errors="replace", newline="\n")

@@ -28,7 +28,7 @@ LARGEST_BOUND_NS = 50_000_000
 LARGEST_DRIFT = 1e-3
 #: Without readings, two clocks are assumed to drift apart by no more than this.
 USUAL_DRIFT = 200e-6
-#: Two processes of one host share CLOCK_MONOTONIC if their wall clocks say so within this.
+#: Two processes of one host share CLOCK_MONOTONIC if their wall clocks confirm it within this.
 SAME_CLOCK_NS = 100_000_000
 #: Time between knots, and the most knots.
 KNOT_EVERY_NS = 1_000_000_000

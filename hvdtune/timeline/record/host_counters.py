@@ -41,7 +41,7 @@ ALLOWED = "allowed CPUs: {list} (CPUs)"
 #: A program that keeps CPUs busy, of any process; the first of a host's ranks records it.
 PROGRAM = "program {name} ({pid}): CPUs in use (CPUs)"
 
-#: A reading counts if it is entirely within the steps, or, in short runs, this share of it.
+#: A reading counts if it is entirely within the steps; in short runs, this share of it is enough.
 MOSTLY = 0.75
 
 _ALLOWED = re.compile(r"allowed CPUs: ([\d,-]+) \(CPUs\)")

@@ -40,8 +40,9 @@ def read_recording(path: str | Path) -> Recording:
     """Read a job's recording, all its ranks on rank 0's clock.
 
     `path`: rank 0's file; the other ranks' files of the same job are found beside it if they have
-    not been joined into it yet. Any single rank's file is accepted, too. Files are as
-    docs/timeline-format.md describes, plain or gzip, cut off or damaged, also while the job runs.
+    not been joined into it yet. Any single rank's file is also accepted. Files have the format of
+    docs/timeline-format.md, plain or gzip; they may be cut off or damaged, and the job may still
+    run.
 
     Each fault is a sentence of `problems`, with the rank: what is damaged, which ranks are missing,
     and which were left out because their clock cannot be aligned. Raises TimelineError (a
@@ -119,7 +120,7 @@ def assemble(
     strict: bool = False,
     problems: Iterable[str] = (),
 ) -> Recording:
-    """Join the files. `strict`: refuse what does not belong together; otherwise leave it out."""
+    """Join the files. `strict`: raise if they do not belong together; otherwise leave some out."""
     recording = Recording(source, problems=list(problems))
     raw = _ranks_of(files, strict, recording.problems)
     clocks = _clocks(raw, strict, recording.problems)

@@ -37,8 +37,8 @@ COUNTERS = {
     "ecc_uncorrected_errors": "GPU {gpu} ECC errors, uncorrected (count)",
 }
 #: Why a GPU lowers its clocks, by the names of nvml.h's bits without "nvmlClocksThrottleReason"
-#: (reasons that a user sets, or that an idle GPU has, do not count). HwSlowdown alone, without one
-#: of the two more exact bits beside it, means a power supply or a board in trouble.
+#: (reasons that a user sets, or that an idle GPU has, do not count). HwSlowdown without either of
+#: the two more exact bits means a power supply or a board in trouble.
 _THROTTLING = {
     "throttled_by_power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
     "throttled_by_heat": ("SwThermalSlowdown", "HwThermalSlowdown"),
@@ -78,7 +78,7 @@ class Reader:
     def read(self) -> list[Reading]:
         """One reading per GPU, in NVML's order, without values that the GPU does not support.
 
-        NVLink's rates are since the last call: the first one has none.
+        NVLink's rates cover the time since the last call: the first call has none.
         """
         return [self.read_gpu(number) for number in range(self.count)]
 

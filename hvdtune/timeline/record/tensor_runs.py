@@ -1,8 +1,9 @@
 """Tensors as the recorder packs them: runs of tensors with consecutive names.
 
 A block of TENSOR has all its runs first. Then, for each tensor that does not begin a run, it has
-the time since the submission of the tensor before it: first those of all wide runs, then those of
-all narrow ones. native/observe/capture/tensor_runs.h writes them. Up to format 2 all were wide.
+the time since the submission of the tensor before: first the times of all wide runs, then those of
+all narrow ones. native/observe/capture/tensor_runs.h writes blocks. Up to format 2, all runs were
+wide.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ RUN = np.dtype(
 )  # fmt: skip
 WIDE = np.dtype("<i4")  # ns
 NARROW = np.dtype("<u2")  # ns
-#: The most tensors of a block; the recorder's have an eighth. Unpacking takes 60 bytes for each.
+#: The most tensors in a block; the recorder's have an eighth. Each takes 60 bytes to unpack.
 MOST = 1 << 20
 
 

@@ -1,7 +1,7 @@
 """Tensors that a program waits for one by one: it submits one, waits for it, and goes on.
 
 In a program (program.Program), a wait is for a single tensor if only that was submitted since the
-wait before. A program that submits several and then waits for each is not meant. A wait for a
+wait before. A program that submits several and then waits for each does not count. A wait for a
 tensor that is already there leaves no record, and loses no time.
 """
 
@@ -20,7 +20,7 @@ from hvdtune.timeline.replay.program import Play, Program
 LONG_GAP = 10
 #: … and this share of the step's computing.
 LONG_SHARE = 0.01
-#: Own time between small tensors of at most this, ns, is the time of calling.
+#: Own time between small tensors is the time of a call if it is at most this, ns.
 CALL = 500e3
 
 

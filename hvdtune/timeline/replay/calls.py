@@ -213,7 +213,7 @@ def _shortened(program: Program, spans: Spans) -> Program:
 
 
 def _less_work(one: Play, was: Play, hosts: Sequence[Host]) -> Play:
-    """The step with less work for the CPUs, too."""
+    """The step with less work for the CPUs as well."""
     if len(one.work) != len(hosts):
         return one
     saved = [

@@ -80,7 +80,7 @@ class Bench:
         stretches, rules = change(self.stretches, self.rules)
         if stretches is not self.stretches:
             return play(stretches, rules, self.durations)
-        # Only the rules are others: the same ones are asked about more than once.
+        # Only the rules differ, and the same rules may be tried again.
         if rules not in self._of_rules:
             self._of_rules[rules] = play(stretches, rules, self.durations)
         return self._of_rules[rules]
@@ -123,7 +123,7 @@ class Bench:
         limits: Callable[[Replay], bool],
     ) -> list[float]:
         """The gain of each value of a setting, ascending; its value is `now` in the recording. From
-        the first value that limits nothing on, all are the same."""
+        the first value on that limits nothing, all gains are the same."""
         found: list[tuple[float, float]] = []  # values that limit nothing, and what they save
         if not limits(self.unchanged):
             found.append((now, 0.0))
@@ -193,7 +193,7 @@ def unchanged(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
 
 
 def threshold(size: float) -> Change:
-    """The fusion threshold, bytes, is another one."""
+    """A different fusion threshold, bytes."""
     return lambda stretches, rules: (stretches, replace(rules, threshold=size))
 
 
@@ -208,7 +208,7 @@ def cheaper_bytes(byte: float) -> Change:
 
 
 def cycle(time: float) -> Change:
-    """The cycle time, ns, is another one."""
+    """A different cycle time, ns."""
     return lambda stretches, rules: (stretches, replace(rules, cycle=time))
 
 
@@ -481,7 +481,7 @@ def _without_standing(one: Play) -> Play:
 
 def in_a_burst(plays: Iterable[Play]) -> bool:
     """Whether a step's tensors are submitted together, with hardly any computing in between. Then
-    communication is only hidden by submitting the others."""
+    only the submission of the other tensors can hide communication."""
     spans = [
         float(np.ptp(own) / p.compute)
         for one in plays
@@ -574,7 +574,7 @@ def quicker_latencies(factor: float) -> Change:
 
 
 def quicker_negotiation(closing: float, beginning: float) -> Change:
-    """The coordinator takes this long, ns."""
+    """The coordinator takes at most this long, ns."""
 
     def change(stretches: Stretches, rules: Rules) -> tuple[Stretches, Rules]:
         own = replace(

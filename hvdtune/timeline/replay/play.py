@@ -55,9 +55,9 @@ class Rules:
 
 @dataclass
 class Replay:
-    """What came of it. lengths: [stretches, 2], the time of all counted steps of each, ns, and
-    their number. cycled: whether a batch was closed because of the cycle time; otherwise, any
-    longer one gives the same. filled: whether the threshold was reached; otherwise, any larger one
+    """The result of a replay. lengths: [stretches, 2], the time of all counted steps of each, ns,
+    and their number. cycled: whether a batch was closed because of the cycle time; if not, any
+    longer one gives the same. filled: whether the threshold was reached; if not, any larger one
     gives the same."""
 
     lengths: np.ndarray
@@ -78,8 +78,8 @@ def mean(lengths: np.ndarray) -> float:
 def play(
     stretches: Sequence[Sequence[Play]], rules: Rules, known: Durations | None = None
 ) -> Replay:
-    """Replay all stretches of consecutive steps, and count them without the WARM_UP first ones of
-    each that is longer. `known`: what durations() found before something was changed."""
+    """Replay all stretches of consecutive steps. The first WARM_UP steps of each stretch that is
+    longer do not count. `known`: what durations() found before something was changed."""
     if known is None:
         known = durations(stretches)
     result = Replay(np.zeros((len(stretches), 2)))
@@ -122,10 +122,10 @@ def _with_lost(one: Play, rules: Rules, behind: np.ndarray) -> Play:
     """The step with the share of its speed that each program loses while it overlaps with batches.
 
     It is the program's waiting in the recorded step over its overlap there. The shorter that
-    overlap, the more the batches' need of the CPUs counts instead (PRIOR_OVERLAP). Waiting `behind`
-    the last submissions is left out, since there is nothing left to compute. For overlap that is
-    new (`lost_anew`) the recording counts less, as if one more whole step had shown only the
-    batches' need."""
+    overlap, the more the batches' need of the CPUs counts instead (PRIOR_OVERLAP). Waiting after
+    the last submissions (`behind`) is left out, since there is nothing left to compute. For overlap
+    that is new (`lost_anew`) the recording counts less, as if one more whole step had shown only
+    the batches' need."""
     wanted = 1 - 1 / rules.slowdown
     if len(one.waiting) != len(one.overlapped):
         lost = np.full(len(one.overlapped), wanted)
@@ -271,7 +271,7 @@ class _Step:
     ) -> None:
         """`programs`: instead of the step's own, with the same waits at other times."""
         self.one, self.rules, self.known = one, rules, known
-        # What the rules are asked about; `one` keeps what all replays of the step share.
+        # The step for `rules.slower`; `one` keeps what all replays of the step share.
         self.asked = replace(one, programs=programs) if programs and rules.slower else one
         self.free = free  # when the engine is done with its batches
         self.shift = list(clocks)  # real time − own time of each rank
@@ -425,8 +425,8 @@ class _Step:
             looks = min(looks, since)
             if since < time:
                 time = min(time, max(since, self._soonest(self.missing[rank], time)))
-        # While it collects tensors, it sleeps until the cycle is over or a rank is blocked, and
-        # does not notice before that it has enough of them. The first tensor wakes it.
+        # While it collects tensors, it sleeps until the cycle is over or a rank is blocked; only
+        # then does it notice that it has enough of them. The first tensor wakes it.
         if len(self.queue) == self.left:
             done = self.queue[-1][0]
             time = min(time, max(done, hears if done <= head else looks))

@@ -25,8 +25,8 @@ _BLOCKED = REASONS.index("blocked")
 #: Assumed costs of a batch, each tensor and each byte if nothing is known: ns.
 PRIOR = (30e3, 1e3, 0.3)
 PRIOR_WEIGHT = 0.1
-#: … but at most this share of the batch with the least time per tensor, for a tensor and for its
-#: bytes: otherwise a batch of a single small tensor would seem to cost nothing itself.
+#: … but a tensor, and its bytes, cost at most this share of the batch with the least time per
+#: tensor: otherwise a batch of a single small tensor would seem to cost nothing itself.
 PRIOR_SHARE = 0.3
 
 
@@ -55,7 +55,7 @@ class Program:
 
     @cached_property
     def finite(self) -> list[float]:
-        """The times of the submissions that there are, sorted."""
+        """The finite submission times, sorted."""
         times: list[float] = self.submissions[np.isfinite(self.submissions)].tolist()
         return times
 
@@ -108,7 +108,7 @@ class Play:
     lost: np.ndarray = field(default_factory=lambda: np.zeros(0))
     #: The same for overlap with batches that it waited for in the recording.
     lost_anew: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    #: Worked out once for the step and all its changed copies: what is sent stays the same in them.
+    #: Computed once for the step and all its changed copies, which send the same tensors.
     batches: tuple[Batch, ...] = ()
     lists: tuple[list[int], list[int], list[int]] = ([], [], [])  # `name`, `bytes` and `alike`
 

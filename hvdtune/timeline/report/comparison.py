@@ -47,8 +47,8 @@ GONE = 0.1
 def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparison:
     """All numbers of the comparison, as a JSON document.
 
-    Raises ValueError if the two do not reduce the same tensors, unless `force`, or if one of them
-    has no steps.
+    Raises ValueError if a run has no steps, or (unless `force`) if the two do not reduce the same
+    tensors.
     """
     for which, one in (("a", a), ("b", b)):
         if one.steps.empty:
@@ -313,12 +313,12 @@ def _because(
     causes: list[schema.CauseChange],
     settings: list[schema.SettingChange],
 ) -> str:
-    """The changes in the direction of the whole, largest first: waiting for late ranks, then parts
-    of the step, then the setting."""
+    """The changes in the same direction as the step's, largest first: waiting for late ranks, then
+    parts of the step, then the setting."""
     saved = change["a_s"] - change["b_s"]
     ranks = [one for one in causes if _waits(one) and one["saved_s"] / saved >= EXPLAINS]
     if ranks:
-        # The waiting for late ranks already covers what they computed longer.
+        # The waiting for late ranks already includes their longer computing.
         own = {one["kind"]: one for one in causes}[accounting.COMPUTING]
         parts = [{**one, "a_s": own["a_s"], "b_s": own["b_s"], "saved_s": own["saved_s"]}
                  if one["name"] == PARTS[0] else one

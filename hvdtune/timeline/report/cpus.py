@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def numbers(analysis: Analysis) -> list[schema.RankCpus]:
-    """One row per rank: means over the steps; None for unrecorded ones. Empty if all are."""
+    """One row per rank: means over the steps, None if not recorded. Empty if no rank has any."""
     steps = analysis.found_steps
     if not len(steps):
         return []

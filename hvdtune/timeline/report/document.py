@@ -40,7 +40,7 @@ MOST_EVENTS = 200
 MOST_LISTED = 40
 MOST_SIZES = 200
 
-#: A part of the waterfall → what it is called and its colour. The order is analysis.answers.PARTS.
+#: A part of the waterfall → its title and its colour. The order is analysis.answers.PARTS.
 PART_WORDS = {
     "compute_s": ("compute", "compute"),
     "skew_wait_s": ("waiting for a late rank", "skew"),
@@ -101,7 +101,7 @@ def _held_up(stragglers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _changes(tuning: pd.DataFrame) -> pd.DataFrame:
-    """Without the settings that the run began with."""
+    """The rows of `tuning` without the settings that the run began with."""
     return tuning[~((tuning["kind"] == "settings") & (tuning["epoch"] == 0))]
 
 
@@ -210,7 +210,7 @@ def _waterfall(analysis: Analysis) -> schema.Waterfall:
 
 
 def bar_of(row: pd.Series) -> schema.Bar:
-    """A step's parts as a document has them."""
+    """A step's parts, in the document's form."""
     return {
         "step_s": float(row["step_s"]),
         "exposed_s": float(row["exposed_s"]),
@@ -244,7 +244,7 @@ def _lateness(table: pd.DataFrame) -> schema.Lateness:
 
 
 def _mean(block: np.ndarray) -> float:
-    """The mean over the steps, and of these the largest over the ranks that share a row."""
+    """The largest of the means over the steps of the ranks that share a row."""
     known = np.isfinite(block)
     counts = known.sum(axis=1)
     if not counts.any():
@@ -360,7 +360,7 @@ def _events(analysis: Analysis, series: schema.Series) -> list[schema.Event]:
 
 
 def _settings(analysis: Analysis) -> list[schema.Setting]:
-    """Every setting in force, at the beginning and the end, with its default; the changed first."""
+    """Every setting in force, at the start and the end, with its default; changed ones first."""
     from hvdtune.settings.knobs import KNOBS
 
     first = analysis.recording.ranks[min(analysis.recording.ranks)]

@@ -249,7 +249,7 @@ def _size_ticks(points: list[schema.Point]) -> Spec:
 
 
 def _bandwidth_axis(points: list[schema.Point]) -> Spec:
-    """In decades, unless all values are within one."""
+    """Logarithmic, unless all values are within a factor of ten."""
     values = [one["busbw_gbps"] for one in points]
     if not values or max(values) < 10 * min(values):
         return {"type": "linear", "rangemode": "tozero"}

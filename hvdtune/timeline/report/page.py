@@ -135,7 +135,7 @@ def _waterfall(numbers: schema.Report) -> str:
 def _phases(numbers: schema.Report) -> str:
     if not numbers["phases"]:
         return ""
-    return _section("What the computing is", tables.html(tables.phases(numbers["phases"])))
+    return _section("What computing consists of", tables.html(tables.phases(numbers["phases"])))
 
 
 def _lateness(numbers: schema.Report) -> str:

@@ -16,7 +16,7 @@ MOST_LATE = 3
 
 
 def job(numbers: schema.Report) -> str:
-    """Ranks, hosts, steps, versions, when."""
+    """Ranks, hosts, steps, versions, time of recording."""
     one, steps = numbers["job"], numbers["steps"]
     hosts = one["hosts"]
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts"
@@ -124,7 +124,7 @@ def gain(finding: schema.Finding) -> str:
 
 
 def lateness(numbers: schema.Report) -> str:
-    """Which ranks are late according to the findings. It names only ranks that these blame."""
+    """Which ranks are late. It names only ranks that the findings blame."""
     told = [one for one in numbers["findings"] if one["kind"] in LATE_RANKS]
     if told:
         return " ".join(dict.fromkeys(_late_ranks(one, numbers) for one in told[:MOST_LATE]))
@@ -137,8 +137,8 @@ def lateness(numbers: schema.Report) -> str:
         if ranks := str(one["evidence"].get("late_ranks", "")):
             late = words.ranks(map(int, ranks.split(","))).capitalize()
             return (
-                f"{late} are late because of an operation in which the others take no part: on "
-                f"average, ranks wait {words.seconds(waited)} of a step for late ranks."
+                f"{late} are late because of an operation without the others: on average, ranks "
+                f"wait {words.seconds(waited)} of a step for late ranks."
             )
     real = [one for one in numbers["stragglers"] if one["kind"]]
     if real and any(one["kind"] == "CPUs taken" for one in numbers["findings"]):
@@ -242,7 +242,7 @@ def fusion(numbers: schema.Report) -> str:
 
 
 def sizes(numbers: schema.Report) -> str:
-    """The best and the most frequent size."""
+    """The size that takes the most communication time, and its bandwidth."""
     rows = [one for one in numbers["sizes"] if one["busbw_gbps"]]
     unknown = unknown_ranks(numbers)
     if not rows:
@@ -259,7 +259,7 @@ def sizes(numbers: schema.Report) -> str:
 
 
 def unknown_ranks(numbers: schema.Report) -> str:
-    """Why some operations have no bus bandwidth; "" if all that can have one do."""
+    """Why some operations have no bus bandwidth; "" if all numbers of ranks are known."""
     if all(one["ranks"] for one in numbers["sizes"]):
         return ""
     return (

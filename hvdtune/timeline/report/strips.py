@@ -59,7 +59,7 @@ def _strip(analysis: Analysis, kind: str, step: int, length: float) -> schema.St
 
 
 def _shown_ranks(analysis: Analysis, rows: pd.DataFrame) -> list[int]:
-    """All ranks. If there are too many, the latest ones, and the first of the others to compare."""
+    """All ranks; if there are too many, the latest ones, and some others for comparison."""
     present = [int(rank) for rank in rows.index]
     if len(present) <= MOST_RANKS:
         return present
@@ -95,7 +95,7 @@ def _lanes(
 def _within(
     table: np.ndarray, origin_ns: int, window: tuple[float, float]
 ) -> list[tuple[float, float, int]]:
-    """The records that overlap the window (s from the origin): begin and end in it, index."""
+    """Begin and end, clipped to the window (s from the origin), and index of the records in it."""
     begins = (table["begin"] - origin_ns) * 1e-9
     ends = (table["end"] - origin_ns) * 1e-9
     places = np.flatnonzero((ends > window[0]) & (begins < window[1]))

@@ -102,7 +102,7 @@ def phases(found: schema.Phases) -> Table:
     head = ("ms", "share", "mean", *(f"rank {one['rank']}" for one in found["ranks"]))
     marked = tuple(at for at, row in enumerate(rows) if row[0].endswith("*"))
     stars = " (*: ranks differ)" if marked else ""
-    return Table(f"What the computing is, ms a step{stars}", head, rows, marked=marked)
+    return Table(f"What computing consists of, ms a step{stars}", head, rows, marked=marked)
 
 
 def accounting(found: schema.Accounting) -> Table:
@@ -232,7 +232,7 @@ def settings(numbers: schema.Report) -> Table:
 
 
 def tensors(numbers: schema.Report) -> Table:
-    """The tensors that ranks waited for most."""
+    """The tensors with the longest latencies."""
     rows = [
         (
             words.shortened(str(one["name"])),
@@ -249,7 +249,7 @@ def tensors(numbers: schema.Report) -> Table:
 
 
 def owners(numbers: schema.Report) -> Table:
-    """Which call of the program each operation of a step is, and what it costs."""
+    """Which call of the program made each operation of a step, and what that costs."""
     rows = [
         (
             str(one["call"]),

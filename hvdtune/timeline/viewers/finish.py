@@ -37,10 +37,10 @@ SILENT_FOR = 60.0
 def finish(path: str | Path, patience: float = PATIENCE, most_events: int = MOST_EVENTS) -> bool:
     """Join `path` (rank 0's file, or the name with .gz that it should get) with its siblings.
 
-    Returns whether there was something to do. A sibling that may still be written to is joined,
-    too, but stays beside the result; finishing once more adds the rest of it. Raises TimelineError
-    (a sentence) if `path` is not a recording or is still being written to, OSError if a file cannot
-    be read or written; then nothing has changed.
+    Returns whether there was something to do. A sibling that may still be written to is also
+    joined, but stays beside the result; a second run adds the rest of it. Raises TimelineError (a
+    sentence) if `path` is not a recording or is still being written to, OSError if a file cannot be
+    read or written; then nothing has changed.
     """
     result = Path(path)
     source = result
@@ -92,7 +92,7 @@ def _read(source: Path, patience: float) -> tuple[CaptureFile, list[CaptureFile]
 
 
 def _may_be_written(file: CaptureFile) -> bool:
-    """Whether one of its ranks has not ended, and may be alive."""
+    """Whether any of its ranks has not ended and may be alive."""
     return any(
         not (one.complete or one.cut_off) and _alive(one.identity, one.path)
         for one in file.ranks.values()
@@ -158,7 +158,7 @@ def _interrupted(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Finish the file named on the command line; 0, or 1 and a sentence on stderr."""
+    """Finish the file named on the command line; returns 0, or 1 or 2 after a line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if len(words) != 1:
         print("usage: python -m hvdtune.timeline.viewers.finish FILE", file=sys.stderr)

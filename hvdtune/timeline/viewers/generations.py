@@ -57,9 +57,9 @@ def write_generations(paths: Sequence[str | Path], out: str | Path) -> str:
     """Write an elastic job's events for viewers as one array; returns sentences about it.
 
     `paths`: rank 0's files of its generations, in any order. An instant event GENERATION across all
-    processes says when each one formed and why; in a long job, each shows its last steps. Raises
-    TimelineError if the files are not generations of one elastic job, or a generation is given
-    twice; OSError if a file cannot be read or written. Then nothing is written.
+    processes says when each generation formed and why; in a long job, only the last steps of each
+    are shown. Raises TimelineError if the files are not generations of one elastic job, or a
+    generation is given twice; OSError if a file cannot be read or written. Then nothing is written.
     """
     generations = _read(paths)
     rows: dict[tuple[str, int], int] = {}
@@ -191,8 +191,8 @@ def _told(out: str | Path, generations: Sequence[_Generation]) -> str:
     other = [str(one.number) for one in generations if not one.same_clock]
     if other:
         sentences.append(
-            f"Rank 0 of generation {', '.join(other)} had another clock than that of generation "
-            f"{generations[0].number}: they are compared by the hosts' times of day."
+            f"Rank 0 of generation {', '.join(other)} had a different clock from that of "
+            f"generation {generations[0].number}: they are compared using the hosts' times of day."
         )
     for one in generations:
         if not one.view.window.whole:

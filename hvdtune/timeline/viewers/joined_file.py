@@ -40,7 +40,7 @@ def write_trace(path: Path, lines: Iterable[str], mode: int = 0o644) -> None:
 
 
 def remove_parts(path: Path) -> None:
-    """Remove what killed processes left of writing `path`; no other process may be writing it."""
+    """Remove the parts of `path` that killed writers left; no process may be writing it now."""
     path = Path(os.path.realpath(path))
     for name in glob.glob(f".{glob.escape(path.name)}.*.part", root_dir=path.parent):
         with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def mode_of(path: Path) -> int:
 
 
 def records_of(path: Path, ranks: Sequence[int]) -> Iterator[str]:
-    """The recorder's events of these ranks in a file, as lines of JSON; none for viewers."""
+    """The recorder's events of these ranks in a file, as lines of JSON, without viewers' events."""
     for line in Lines(path):
         for event in parse(line) or ():
             name = event.get("name")

@@ -5,8 +5,8 @@ A recording's identity has the wall clock and CLOCK_MONOTONIC at one moment, so 
 
     rank 0's time = wall − (started_wall − started) + offset(rank)
 
-which is true as long as the wall clock is not set while the job runs. A trace's rank is in its
-`distributedInfo`, or known from the process id and host that recorded it.
+unless somebody sets the wall clock while the job runs. A trace's rank is in its `distributedInfo`,
+or follows from the process id and host that recorded it.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ def view(
     """The viewable events of `recording`.
 
     `steps`: the first step to show and the one after the last. Raises TimelineError if they were
-    not recorded, or make more than MOST_EVENTS_ASKED_FOR events. Without it, the last whole steps
-    are shown that make at most `most_events`; if a single step makes more, its last batches that
-    fit. `around`: show the whole steps that have a part of this time (begin and end, ns) instead.
+    not recorded, or make more than MOST_EVENTS_ASKED_FOR events. Without `steps`, shows the last
+    whole steps that make at most `most_events`; if a single step makes more, its last batches that
+    fit. `around`: show the whole steps that overlap this time (begin and end, ns) instead.
     """
     window = choose_window(recording, steps, most_events, around)
     origin = min((_earliest(one, window) for one in recording.ranks.values()), default=window.begin)
@@ -70,7 +70,7 @@ def _schedule(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def _earliest(one: RankRecording, window: Window) -> int:
-    """The first moment that is drawn of a rank: submissions may be before the window."""
+    """The earliest moment drawn for a rank: submissions may precede the window."""
     index = batch_of_tensors(one)
     shown = index >= 0
     begins = one.batches["begin"][index[shown]]

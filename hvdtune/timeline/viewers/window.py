@@ -13,7 +13,7 @@ from hvdtune.timeline.record.layout import Mark, Recording
 MOST_EVENTS = 300_000
 MOST_EVENTS_ASKED_FOR = 3_000_000
 
-#: Events of a tensor on a rank, of a batch on a rank: what _Rank makes, rounded up.
+#: Events of a tensor on a rank, of a batch on a rank: what RankView makes, rounded up.
 PER_TENSOR = 12
 PER_BATCH = 18
 
@@ -49,7 +49,7 @@ def choose_window(
     most_events: int,
     around: tuple[int, int] | None = None,
 ) -> Window:
-    """The window of view(); `around`: the whole steps that have a part of this time, ns."""
+    """The window of view(); `around`: the whole steps that overlap this time, ns."""
     begin, end = extent(recording)
     bounds = step_bounds(recording)
     last_step = int(bounds[-1, 0]) if len(bounds) else 0
@@ -66,7 +66,7 @@ def choose_window(
         return Window(begin, end, first, last_step, last_step, whole=True)
     behind = np.append(np.cumsum(costs[::-1])[::-1], 0)  # events from each time on
     if len(bounds):
-        # Events after the last step are shown, too, if they fit.
+        # Events after the last step are also shown if they fit.
         for upto in (end, int(bounds[-1, 2])):
             rest = behind[np.searchsorted(times, upto)]
             cost = behind[np.searchsorted(times, bounds[:, 1])] - rest

@@ -15,10 +15,10 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     """Deals the indices of ``dataset`` out to the ranks, leaving out those already processed.
 
     The order is that of ``random.Random(seed + epoch)``, or ascending without ``shuffle``. If the
-    number of ranks does not divide the rest, it is filled up from its own beginning, so that every
-    rank gets equally many. Call ``record_batch`` after every batch and ``set_epoch`` at the end of
-    an epoch, and make it part of the state: ``TorchState(…, sampler=sampler)``. Raises ValueError
-    before ``init()``.
+    number of ranks does not divide the rest, the rest is filled up from its beginning, so that all
+    ranks get the same number. Call ``record_batch`` after every batch and ``set_epoch`` at the end
+    of an epoch, and make it part of the state: ``TorchState(…, sampler=sampler)``. Raises
+    ValueError before ``init()``.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:

@@ -98,7 +98,7 @@ class DeltaMixin(DistributedBase):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Add to every parameter the combined steps of the ranks.
 
-        Raises HorovodInternalError when the ranks disagree or one of them is gone.
+        Raises HorovodInternalError when the ranks disagree or a rank is gone.
         """
         self._tell_wrapped()
         loss = None

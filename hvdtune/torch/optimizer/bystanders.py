@@ -1,7 +1,7 @@
 """Distributed optimizers whose gradients are computed in a backward pass for another one.
 
 A loss often reaches parameters of several optimizers: the generator's passes through the
-discriminator. An optimizer that does not step then is left with gradients under way.
+discriminator. An optimizer that does not step afterwards is left with gradients under way.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Bystander:
         return len(_living) < 2
 
     def steps(self) -> None:
-        """Note its step: gradients under way of others come from its backward pass."""
+        """Note that this one steps: others' gradients under way come from its backward pass."""
         if not self.is_alone:
             for other in list(_living):
                 if other is not self and other.step.pending:
                     other.passed_by = str(self)
 
     def advice(self) -> str:
-        """What to do about gradients under way that nobody waits for; "" if there is no other."""
+        """What to do about gradients under way that nobody waits for; "" if it is alone."""
         if self.is_alone:
             return ""
         cause = (

@@ -34,6 +34,6 @@ def tell(reducer: GradientReducer, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _update(optimizer: torch.optim.Optimizer) -> str:
-    """The torch.optim class that it is or derives from; "" if there is none."""
+    """The optimizer's class, or its nearest base class, in torch.optim; "" if there is none."""
     every = [one for one in type(optimizer).__mro__ if one.__module__.startswith("torch.optim.")]
     return every[0].__name__ if len(every) > 1 else ""  # the last is Optimizer

@@ -38,7 +38,7 @@ class GradientMixin(DistributedBase):
         """Wait until every gradient is reduced over the ranks; ``step()`` then uses the results.
 
         Parameters whose gradient was not computed contribute zeros. Raises HorovodInternalError
-        when the ranks disagree or one of them is gone.
+        when the ranks disagree or a rank is gone.
         """
         self._reducer.synchronize(self.param_groups)
         self._synchronized = True
@@ -160,10 +160,10 @@ def DistributedOptimizer(
     """An optimizer of the same class as ``optimizer`` that reduces gradients over the ranks.
 
     Every parameter's gradient is submitted as soon as the backward pass has computed it, or all of
-    them in ``step()`` if the backward passes keep every CPU of the host busy. Which parameters
-    require gradients may change between steps, equally on all ranks: frozen ones are left alone,
-    thawed and added ones are reduced. All ranks must make their optimizers in the same order.
-    The result shares ``param_groups`` with ``optimizer``, not its state.
+    them in ``step()`` if the backward passes keep every CPU of the host busy. The set of parameters
+    that require gradients may change between steps, equally on all ranks: frozen ones are left
+    alone, thawed and added ones are reduced. All ranks must make their optimizers in the same
+    order. The result shares ``param_groups`` with ``optimizer``, not its state.
 
     named_parameters: (name, parameter) pairs, as ``model.named_parameters()`` gives them.
     compression: how gradients are sent, for example ``Compression.fp16``.

@@ -14,7 +14,7 @@ from hvdtune.core.reduce_ops import Sum
 from hvdtune.torch import async_ops
 from hvdtune.torch.optimizer.overlap_trial import OverlapTrial, Place
 
-_trial: OverlapTrial | None = None  # this job's, once an optimizer takes part in it
+_trial: OverlapTrial | None = None  # this job's, once an optimizer uses it
 _joined = False  # all ranks of this job have joined: some may have missed the trial's result
 
 
@@ -35,12 +35,12 @@ operations.add_join_hook(_note_join)
 
 
 def wanted() -> bool:
-    """Whether this rank wants it: the setting says so or, if it is ``auto``, it pays.
+    """Whether this rank wants to overlap: the setting says so or, if it is ``auto``, it pays.
 
     It pays if the host has a CPU left while all ranks of the job compute. If it has none, the
     engine takes its time from the backward pass, and switching between the two costs even more.
-    But ranks may still leave CPUs idle; a trial has then found that out. Ranks with different
-    numbers of threads, or different settings, may have different answers.
+    But ranks may still leave CPUs idle; then a trial finds out whether it pays. Ranks may have
+    different answers if their numbers of threads or their settings differ.
     """
     choice = world.settings().overlap
     if choice == "auto":

@@ -50,7 +50,7 @@ Exchange = Callable[[Sequence[int]], Sequence[int]]
 
 @dataclass(frozen=True)
 class Place:
-    """This rank, the number of each rank's host, and how many CPUs this one's ranks share."""
+    """This rank, the number of each rank's host, and how many CPUs this host's ranks share."""
 
     rank: int
     hosts: Sequence[int]

@@ -77,7 +77,7 @@ class GradientReducer:
         self._views = GradientViews() if settings.views else None
         self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
-        # The plan for the plain ones of the last step that had others too, and their names.
+        # The plan for the plain units of the last step that also had others, and their names.
         self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
         self._step = StepState(
             torch.is_grad_enabled, _unless_gone(weakref.WeakMethod(self._on_gradient))
@@ -86,7 +86,7 @@ class GradientReducer:
         self._watched = WatchedParameters(names, self._sender, self._step)
         self.bystander = Bystander(kind, list(names.values()), self._step)
         self._job, self._event = _jobs, _events
-        self._alone = settings.process_set.size() == 1  # so the gradients are the results
+        self._alone = settings.process_set.size() == 1  # then the gradients are the results
         self._warned = False  # about reductions that were given up
         self._warned_of_change = False
         self._counts_units = False  # some unit's `ready` is not 0
@@ -382,7 +382,7 @@ class GradientReducer:
         if not undecided:
             return
         seen = [layout_of(self._own_gradient(member)) for member in undecided]
-        # With op=Adasum the hooks step, with the learning rate of that moment.
+        # With op=Adasum the hooks take steps, with the learning rate of that moment.
         triable = self._views is None and self.settings.op != Adasum
         on_gpu = any(member.parameter.is_cuda for member in undecided)
         overlaps, tries = self._watched.agree(
@@ -443,8 +443,8 @@ class GradientReducer:
             self._warned = True
             warnings.warn(
                 f"The reduction of {earlier.label} was given up (by load_state_dict(), or by an "
-                "error in step()), and not all ranks had begun it by the next backward pass. Those "
-                "that never do the pass given up reduce their next gradient with this one: "
+                "error in step()), and not all ranks had begun it by the next backward pass. A "
+                "rank that never does the earlier pass reduces its next gradient with this one: "
                 "every rank must do the same number of backward passes.",
                 RuntimeWarning,
                 stacklevel=2,

@@ -314,7 +314,7 @@ void IpcCommunicator::exchange(std::span<const DevicePiece> send,
     if (send[own].at != receive[own].at) {
       device_->copy(receive[own].at, send[own].at, send[own].bytes, stream);
     }
-    // All members take part in every round, even those with less to send.
+    // Every round includes all members, even those with less to send.
     std::int64_t longest = 0;
     for (std::size_t member = 0; member < send.size(); ++member) {
       if (member == own) continue;

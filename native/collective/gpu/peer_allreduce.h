@@ -24,7 +24,7 @@ namespace hvdtune {
 /// round r, as a member's kernels run one after the other. So no member writes a half in round r+2
 /// that another still reads in round r.
 ///
-/// Kernels that wait for other GPUs need, like NCCL's, to run on all GPUs at the same time. This is
+/// Kernels that wait for other GPUs must, like NCCL's, run on all GPUs at the same time. This is
 /// ensured as follows. Each member has its own GPU. All members enqueue all kernels that wait,
 /// including NCCL's, in the order of the schedule, so an earlier one never waits for a later one. A
 /// kernel has at most 32 blocks, so it takes no more room than NCCL's kernel would in its stream. A
@@ -41,8 +41,8 @@ class PeerAllreduce {
   static constexpr std::size_t kLongest = std::size_t{1} << 20;
 
   /// Collective over the members of `control`: 2 to 16, each with its own process and GPU. Throws
-  /// Error(kInvalidArgument), the same text on all members, if these cannot have one;
-  /// Error(kAborted) if the job is aborted.
+  /// Error(kInvalidArgument), the same text on all members, if these GPUs cannot wait for each
+  /// other; Error(kAborted) if the job is aborted.
   static std::unique_ptr<PeerAllreduce> connect(Communicator& control,
                                                 const std::shared_ptr<const Device>& device,
                                                 std::shared_ptr<DeviceKernels> kernels);

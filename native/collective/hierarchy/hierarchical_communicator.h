@@ -76,9 +76,9 @@ class HierarchicalCommunicator final : public Communicator {
   [[nodiscard]] Nanos waited() const override;
 
   /// Members of this host that wait for other hosts in the middle of a hierarchical operation are
-  /// not missing. If a member of another host does not arrive, the members beside it also wait for
-  /// it, or it waits for one of them; either is reported on that host. After twice `patience`, this
-  /// host reports all ranks of that host: some of them are missing.
+  /// not missing. If a member of another host does not arrive, either the members beside it also
+  /// wait for it, or it waits for one of them; that host reports both cases. After twice
+  /// `patience`, this host reports all ranks of that host: some of them are missing.
   void report_absence(Nanos patience, AbsenceReport report) override;
 
  private:

@@ -18,16 +18,16 @@ constexpr std::size_t kUsualCache = 32 << 20;
 constexpr std::size_t kLine = 64;
 // Below this the fence at the end costs more than it saves.
 constexpr std::size_t kLeastStreamed = 4 << 10;
-// Below this a copy is mostly the parts of lines at its ends, which are not streamed.
+// A shorter copy consists mostly of partial lines at its ends, which are not streamed.
 constexpr std::size_t kLeastUnordered = 512;
 
-// Below this, memcpy uses vectors, too.
+// Below this, memcpy also uses vectors.
 constexpr std::size_t kLeastVectors = 2 << 10;
 
-/// Whether to copy longer data with vectors instead of memcpy. glibc copies them with the
-/// processor's own instruction (rep movsb) if the processor says that it is fast. On some of AMD's
-/// it is not if the data comes from memory: an allreduce of 100 MiB between two ranks of a virtual
-/// EPYC took 50 ms with it and takes 20 with vectors.
+/// Whether to copy longer data with vectors instead of memcpy. glibc copies it with an instruction
+/// (rep movsb) if the processor reports that this is fast. On some AMD processors it is slow for
+/// data that comes from memory: an allreduce of 100 MiB between two ranks of a virtual EPYC took
+/// 50 ms with it and takes 20 with vectors.
 bool prefers_vectors() {
   static const bool prefers = __builtin_cpu_is("amd") != 0;
   return prefers;

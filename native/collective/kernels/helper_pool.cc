@@ -118,7 +118,7 @@ void HelperPool::await_helpers() {
   caller_sleeps_.store(0, std::memory_order_relaxed);
 }
 
-/// A helper's life.
+/// The main loop of a helper.
 void HelperPool::help() {
   const auto called = [this] { return left_.load(std::memory_order_acquire) != 0; };
   while (left_.load(std::memory_order_acquire) != kStop) {

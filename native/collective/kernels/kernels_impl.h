@@ -92,7 +92,7 @@ struct AndOp {
 
 #if HVDTUNE_VECTOR_BYTES == 64
 
-// The maskz forms with a full mask: g++ 12 warns of the uninitialized values in the plain ones.
+// The maskz forms with a full mask: g++ 12 warns about uninitialized values in the plain forms.
 constexpr __mmask16 kAllLanes = 0xffff;
 
 HVDTUNE_INLINE Floats float16_load(Halfs h) {

@@ -32,8 +32,8 @@ std::vector<std::string> gather_texts(Communicator& control, const std::string& 
 }
 
 /// The exchange of texts between the members while Gloo connects them. A member may fail before or
-/// after the others have received the texts that they wait for, so every member keeps taking part
-/// until none needs another exchange.
+/// after the others have received the texts that they wait for, so every member joins further
+/// exchanges until none needs another.
 class Meeting {
  public:
   explicit Meeting(Communicator& control) : control_(control) {}
@@ -68,8 +68,8 @@ class Meeting {
   Communicator& control_;
 };
 
-/// The address at which members on other hosts reach this one, taken from a connection of one of
-/// them. Empty if there are none.
+/// The address at which members on other hosts reach this one, taken from a connection to such a
+/// member. Empty if there are none.
 std::string address_for_others(const CommunicatorSpec& spec) {
   if (!spec.session.spans_hosts(spec.members)) return "";
   const auto other =

@@ -20,7 +20,7 @@ namespace hvdtune {
 /// One thread at a time, even if several objects of a member use the same cell.
 class CacheDistance {
  public:
-  /// `cell`: the same on all members, and on no other communicator at the time.
+  /// `cell`: the same on all members; no other communicator uses it at the time.
   CacheDistance(DistanceCell& cell, int members, int index);
 
   /// Uses the user's choice, or goes back to measuring. Only for this member: the others go on

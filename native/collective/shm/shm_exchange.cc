@@ -115,7 +115,7 @@ std::size_t ShmCommunicator::broadcast_chunk(std::size_t total) const {
   return std::min(std::max(part, kLeastBroadcastChunk), exchange_chunk_);
 }
 
-/// How to write results of `bytes` bytes, of which every member writes about as much.
+/// How to write results of `bytes` bytes, if every member writes about as many.
 CopyKind ShmCommunicator::result_copies(std::size_t bytes) const {
   const bool exceeds = bytes * members_.size() > shared_cache_bytes() / 2;
   return exceeds ? CopyKind::kStreamed : CopyKind::kCached;

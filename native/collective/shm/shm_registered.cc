@@ -153,7 +153,7 @@ void ShmRegistered::report_missing(Nanos waited) const {
 
 // ---- positions of the tensors -------------------------------------------------------------------
 
-/// The position in a member's region, which this makes accessible.
+/// The tensor's position in a member's region. Makes the tensor accessible.
 std::uint64_t ShmRegistered::place_of(const RegisteredTensor& tensor, std::size_t member) {
   const int rank = members_[member];
   std::uint64_t place = file_->place(rank, tensor.slot).load(std::memory_order_relaxed);

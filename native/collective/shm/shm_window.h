@@ -12,8 +12,8 @@ namespace hvdtune {
 /// whose size depends on the caches. All members open the same chunks in the same order, hence at
 /// the same positions.
 ///
-/// Four chunks are in use at a time (shm_communicator.h says why). A chunk that does not fit the
-/// ring's end starts at its beginning and wastes the rest, hence the room for five.
+/// Four chunks are in use at a time (shm_communicator.h says why). A chunk that does not fit before
+/// the ring's end starts at its beginning and wastes the rest, hence the room for five.
 ///
 /// Size of the ring: a rank writes lines that others read in the previous pass. While such a line
 /// is in a reader's cache, a store has to take it away from there first, which costs six times as

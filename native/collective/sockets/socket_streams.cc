@@ -18,7 +18,7 @@ constexpr std::uint32_t kHeaderMagic = 0x68766f70;  // "hvop"
 // waiting.
 constexpr std::size_t kPiecesAtOnce = 256;
 constexpr std::size_t kBytesAtOnce = 1 << 20;
-// How often to ask whether the job has ended for a reason that no connection tells.
+// How often to ask whether the job has ended for a reason that no connection shows.
 constexpr Nanos kOutsideSlice = 50 * kMillisecond;
 
 /// The beginning of a queue, at most kBytesAtOnce.
@@ -234,7 +234,7 @@ void SocketStreams::sleep() {
     entries_.push_back({peer.socket, static_cast<short>(events), 0});
     waiting_.push_back(member);
   }
-  HVD_CHECK(!waiting_.empty());  // or nothing could end this
+  HVD_CHECK(!waiting_.empty());  // or nothing could end this wait
   show_that_it_waits();
   const auto ready = [this] { return poll(entries_.data(), entries_.size(), 0) > 0; };
   if (!patience_.wait(ready)) {

@@ -8,7 +8,7 @@
 #if defined(__CUDACC__)
 #define HVD_DEVICE __device__ __forceinline__
 #define HVD_KERNEL extern "C" __global__ void __launch_bounds__(256, 4)
-// They use more registers: with four blocks some of them would spill on sm_100.
+// Reducing kernels use more registers: with four blocks some of them would spill on sm_100.
 #define HVD_REDUCING_KERNEL extern "C" __global__ void __launch_bounds__(256, 3)
 #if __CUDACC_VER_MAJOR__ > 11 || (__CUDACC_VER_MAJOR__ == 11 && __CUDACC_VER_MINOR__ >= 7)
 #define HVD_PARAMETER const __grid_constant__  // read in place, never copied for a thread
@@ -287,7 +287,7 @@ struct Combine {
   static HVD_DEVICE Wide apply(Wide a, Wide b) {
     if constexpr (kStep == ReduceStep::kSum) return a + b;
     if constexpr (kStep == ReduceStep::kProduct) return a * b;
-    // A NaN is the result, whichever of the two it is.
+    // If either is a NaN, the result is that NaN.
     if (a != a) return a;
     if (b != b) return b;
     return (kStep == ReduceStep::kMin) == (b < a) ? b : a;

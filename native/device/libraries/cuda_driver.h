@@ -50,7 +50,7 @@ class CudaDriver {
   CudaResult (*cuDeviceGet)(int* device, int index);
   CudaResult (*cuDeviceGetName)(char* name, int length, int device);
   CudaResult (*cuDeviceGetAttribute)(int* value, CudaAttribute attribute, int device);
-  CudaResult (*cuDeviceGetUuid)(CudaUuid* uuid, int device);  // _v2: of a MIG slice, its own
+  CudaResult (*cuDeviceGetUuid)(CudaUuid* uuid, int device);  // _v2: a MIG slice has its own
   CudaResult (*cuDevicePrimaryCtxRetain)(CudaContext* context, int device);
   CudaResult (*cuDevicePrimaryCtxRelease)(int device);  // _v2
   CudaResult (*cuCtxPushCurrent)(CudaContext context);  // _v2

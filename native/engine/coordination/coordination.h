@@ -41,7 +41,7 @@ class Coordination final : private CoordinatorObserver {
 
   /// When coordinate() or flush() must be called again even if nobody rings; kForever = never.
   [[nodiscard]] Nanos deadline(const DriveLock& lock) const;
-  /// The least urgency of news that must be read before that.
+  /// The least urgency of news that must be read before deadline().
   [[nodiscard]] Urgency threshold(const DriveLock& /*held*/) const {
     return coordinator_.has_ready() ? Urgency::kUrgent : Urgency::kNormal;
   }
@@ -57,7 +57,7 @@ class Coordination final : private CoordinatorObserver {
   }
 
   StepLog& steps() { return coordinator_.steps(); }
-  /// Number of begins and ends of turns so far: odd during a turn.
+  /// Counts the start and the end of every turn, so it is odd during a turn.
   [[nodiscard]] std::uint64_t looks() const { return looks_.load(); }
 
  private:

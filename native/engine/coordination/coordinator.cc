@@ -85,7 +85,7 @@ TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
     HVD_CHECK(old != nullptr);
     // The rank means this description, whatever others announce under the name by now.
     announce.request = old->description;
-    announce.registered = false;  // for a removed slot
+    announce.registered = false;  // only the removed slot was
   }
   const wire::Request& description = *announce.request;
   if (!sets_.exists(description.process_set)) return nullptr;
@@ -348,8 +348,8 @@ bool Coordinator::somebody_blocked(const std::vector<std::uint64_t>& blocked_on)
   return false;
 }
 
-/// Whether it was scheduled in the current step. If the entry was never scheduled, only the entry
-/// may be new, not the tensor.
+/// Whether it was scheduled in the current step. An entry that was never scheduled may be new
+/// although its tensor is not.
 bool Coordinator::in_this_step(const TensorEntry& entry) const {
   return entry.last_step != 0 ? entry.last_step == steps_.step()
                               : steps_.seen(identity_of(entry.description));

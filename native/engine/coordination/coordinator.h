@@ -76,11 +76,11 @@ class Coordinator {
   /// announcements made until then are processed. Returns the evicted slots that may be reused; the
   /// caller counts positions, and resets its own state of these slots.
   std::vector<wire::Slot> release_evicted(std::uint64_t position);
-  /// Reports that the oldest eviction that is scheduled and not yet reported ends before this
-  /// schedule position.
+  /// Reports that the entry of the oldest eviction not yet reported ends before this position of
+  /// the schedule.
   void eviction_published(std::uint64_t position) { evicted_.published(position); }
-  /// The same for removed process sets: returns their numbers. Nobody uses their barriers any more;
-  /// the caller resets these.
+  /// Like release_evicted(), for removed process sets: returns their numbers. Nobody uses their
+  /// barriers any more; the caller resets them.
   std::vector<std::uint32_t> release_sets(std::uint64_t position);
   void removal_published(std::uint64_t position) { removed_.published(position); }
   /// Whether a slot or set waits until the slowest rank has passed its entry.

@@ -111,8 +111,8 @@ void Drive::run(int cpu) {
         << "cannot pin the communication thread to CPU " << cpu << " (HOROVOD_THREAD_AFFINITY)";
   }
   while (!stop_) {
-    // Set before checking for callers: the last of them sees it when it leaves, and hands its
-    // deadline over.
+    // Set before checking for callers: the last caller to leave sees this, and hands over its
+    // deadline.
     thread_deadline_ = kForever;
     std::uint32_t seen = job_.doorbell.rings();
     if (callers_.any()) {

@@ -11,7 +11,7 @@
 namespace hvdtune {
 
 /// One step of a rank's work that advances operations: finish batches that GPUs have done, send
-/// what found a ring full, coordinate on rank 0, read the schedule.
+/// messages that found a ring full, coordinate on rank 0, read the schedule.
 class Progress {
  public:
   /// All references outlive it. `coordination`: null except on rank 0.

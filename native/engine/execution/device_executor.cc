@@ -208,8 +208,8 @@ void DeviceExecutor::remember(const std::shared_ptr<DeviceCommunicator>& communi
   all_.push_back(communicator);
 }
 
-/// In a lane each one's work may be queued behind another's: tell all at once, before waiting for
-/// any.
+/// In a lane, one communicator's work may be queued behind another's: abort all of them at once,
+/// before waiting for any.
 void DeviceExecutor::abort() {
   std::vector<std::function<void()>> calls;
   {

@@ -25,7 +25,7 @@ struct DeviceOptions {
   /// Allreduces within each host first use NCCL between hosts; otherwise host memory.
   bool between_by_nccl = true;
   bool tunes_bypass = false;  ///< find out whether batches can bypass NCCL, even if none does
-  /// Timeout of NCCL's connecting, and of waits for other ranks within its calls.
+  /// Timeout for NCCL to connect, and for waits for other ranks within its calls.
   Nanos timeout = 120 * kSecond;
 };
 

@@ -88,7 +88,7 @@ int Gpus::device_of(CudaPointer pointer) {
   const int index = driver()->device_of(pointer);
   if (index < 0) {
     throw Error(ErrorKind::kInvalidArgument,
-                "an array of a GPU is needed: this one's memory is the host's");
+                "an array in GPU memory is needed; this one is in host memory");
   }
   return index;
 }

@@ -18,9 +18,9 @@ class Completions {
  public:
   /// One more operation will end with add().
   void expect() { expected_.fetch_add(1, std::memory_order_relaxed); }
-  /// An expected operation was refused and will not.
+  /// An expected operation was refused: its add() will not follow.
   void expect_no_more() { expected_.fetch_sub(1, std::memory_order_relaxed); }
-  /// Whether some are in flight: their submitters may wait for nothing else.
+  /// Whether such operations are in flight: their submitters may be waiting for them.
   [[nodiscard]] bool expected() const { return expected_.load(std::memory_order_relaxed) > 0; }
 
   /// The operation is over and has a continuation. The caller may hold locks.

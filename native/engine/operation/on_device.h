@@ -41,12 +41,12 @@ struct OnDevice {
   std::shared_ptr<const Device> device;
   /// The tensors can be used when all these events are reached.
   std::vector<SharedEvent> ready;
-  /// For a profiler: until a GPU or the host begins with it.
+  /// For a profiler: lasts until a GPU or the host starts the operation.
   ProfilerRange queued;
   // Results, like Operation::outputs.
   std::vector<DeviceBuffer> outputs;
   bool launched = false;  ///< a GPU works on it, or has
-  /// If operations count as done before the GPU has finished: the event when it has.
+  /// If operations count as done before the GPU has finished: the event that it reaches then.
   SharedEvent end;
 };
 

@@ -151,8 +151,8 @@ struct Operation {
   /// a rank that has joined.
   std::shared_ptr<OnDevice> on_device;
   wire::Ticket ticket = 0;
-  /// Whether it has arrived in this round of the slot without the coordinator, and waits for the
-  /// others.
+  /// Whether it bypasses the coordinator: it has arrived in this round of its slot, and waits for
+  /// the other ranks.
   std::atomic<bool> direct{false};
   std::uint32_t direct_round = 0;
   std::size_t direct_bytes = 0;  ///< that this rank contributes there

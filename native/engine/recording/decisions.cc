@@ -91,7 +91,7 @@ bool RecordingControl::will_be_recorded(const DriveLock& /*held*/) {
 }
 
 /// Whether a signal is a new one. A launcher may send the same signal to all ranks, and each
-/// notices it at another time.
+/// notices it at a different time.
 bool RecordingControl::is_new_toggle(const DriveLock& /*held*/, int rank) {
   toggles_.resize(static_cast<std::size_t>(job_.size));
   const std::uint64_t most = *std::max_element(toggles_.begin(), toggles_.end());
@@ -152,7 +152,7 @@ void RecordingControl::decide_start(const DriveLock& lock, wire::TimelineOrder& 
 }
 
 /// Claims the file for this job, or another name if another job uses it; returns an error text if
-/// there is none.
+/// no name is free.
 std::string RecordingControl::claim_file(const DriveLock& /*held*/, wire::TimelineOrder& order) {
   const std::string asked = order.path;
   const int size = options_.horovod_format ? 1 : job_.size;

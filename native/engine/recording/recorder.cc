@@ -10,7 +10,7 @@
 namespace hvdtune {
 namespace {
 
-/// The most remembered descriptions; beyond that all are named again.
+/// The most descriptions that are remembered; beyond that, all are forgotten.
 constexpr std::size_t kMaxKnown = 1 << 16;
 /// The most batches that wait for execution; those of process sets without this rank are never
 /// executed.

@@ -83,8 +83,8 @@ bool ScheduleReader::read(const DriveLock& lock) {
         recording_.apply(lock, schedule);
         break;
       case wire::ScheduleType::kShutdown:
-        // The record may arrive before the word with its end position: a rank that leaves now may
-        // do so.
+        // This entry may arrive before the word with its end position. Without that word, a rank
+        // that leaves now would count as dead.
         job_.arena.end_position().store(next);
         end_job(lock, schedule.status);
         break;
@@ -125,7 +125,7 @@ void ScheduleReader::execute(const DriveLock& lock, const wire::Schedule& schedu
   } catch (const Error& error) {
     // The other members wait in the collective and cannot go on without this rank.
     if (job_.session.mesh && job_.session.mesh->aborted()) {
-      // It says which rank is gone, not which rank noticed.
+      // The connections say which rank is gone, not which rank noticed.
       job_.arena.abort(job_.session.mesh->abort_status().text);
     } else if (!job_.arena.aborted()) {
       job_.arena.abort("rank " + std::to_string(job_.rank) + " failed in " +

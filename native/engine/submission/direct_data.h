@@ -31,8 +31,8 @@ class DirectData {
   [[nodiscard]] bool stages(const Operation& operation) const {
     return operation.direct_bytes > kDirectBytes && publishes(operation);
   }
-  /// Bytes of the longest data that fits there; and of the longest if the work of its sum is shared
-  /// (shared_sum.h).
+  /// Bytes of the longest data that fits on the stage; and of the longest if the work of its sum is
+  /// shared (shared_sum.h).
   [[nodiscard]] std::size_t longest() const { return stage_.longest(); }
   [[nodiscard]] std::size_t longest_shared() const { return shared_stage_.longest(); }
 
@@ -43,8 +43,8 @@ class DirectData {
   /// The round was given up: nobody will read the published data.
   void give_back(const Operation& operation, std::uint32_t round);
   /// Makes the operation's result, after all members have arrived in its round. Throws
-  /// Error(kInvalidArgument) if there is no memory for it. `writing`: for data that others read
-  /// then.
+  /// Error(kInvalidArgument) if there is no memory for it. `writing`: for data that others
+  /// then read.
   void make_result(Operation& operation, CopyKind writing);
   /// Says that this rank reads nothing of the round any more.
   void release(const Operation& operation);

@@ -17,7 +17,7 @@ namespace hvdtune {
 /// Small operations that every member waits for; they bypass the coordinator. Each member publishes
 /// its data (direct_data.h), and arrives (transport/arena/slot_round.h); when all have arrived,
 /// each computes its own result, or they share the work (shared_sum.h). No member sleeps, so none
-/// must be woken: a member that has waited too long announces the tensor after all, and then all
+/// need be woken: a member that has waited too long announces the tensor after all, and then all
 /// others do the same. The coordinator then handles stalls, mismatches and joins as usual.
 class DirectRounds {
  public:

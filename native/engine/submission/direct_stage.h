@@ -57,7 +57,7 @@ class DirectStage {
 
  private:
   struct Piece {
-    std::uint64_t begin;  // counts on; its position is this modulo the ring
+    std::uint64_t begin;  // keeps growing; the position is this modulo the ring
     wire::Slot slot;
     std::uint32_t round;
     std::uint32_t process_set;

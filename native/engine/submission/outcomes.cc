@@ -106,7 +106,7 @@ void Submissions::remove_set(const DriveLock& /*held*/, std::uint32_t set) {
   sets_.remove(set);
   for (const OperationPtr& operation : table_.take_set(set)) {
     operation->status = {ErrorKind::kAborted, "Process set has been removed: set " +
-                                                  std::to_string(set) + " went while " +
+                                                  std::to_string(set) + " was removed while " +
                                                   operation->request.name + " was waiting in it."};
     set_done(operation);
   }

@@ -130,8 +130,8 @@ OperationPtr Submissions::submit_blocking(Submission submission, OnDone on_done)
     operation = enter_calling(lock, std::move(submission), std::move(on_done), known_slot);
     round = direct_.arrive(lock, *operation);
     if (round == nullptr) {
-      // Not for a single tensor, which bypasses the coordinator next time: MXNet's are slower if
-      // driven.
+      // Not for a single tensor: it bypasses the coordinator next time, and driving makes MXNet's
+      // slower.
       operation->driven = operation->request.grouped && operation->request.bytes() <= kShortBytes;
       announce_calling(lock, operation, known_slot);
       return operation->driven ? operation : nullptr;

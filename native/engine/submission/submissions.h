@@ -92,9 +92,9 @@ class Submissions {
   }
   void apply(const DriveLock& lock, const wire::RuntimeSettings& settings);
 
-  /// Sends announcements that found the ring full; whether any was sent.
+  /// Sends announcements that found the ring full; returns whether any was sent.
   bool flush(const DriveLock& lock);
-  /// Whether some are left.
+  /// Whether any are left.
   bool has_backlog(const DriveLock& lock);
 
   /// Puts the operations of a batch into `batch`, with zeros if this rank has joined; returns how

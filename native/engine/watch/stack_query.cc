@@ -22,7 +22,7 @@ bool StackQuery::start(std::uint64_t question) {
   try {
     thread_ = std::thread([this, question] { run(question); });
   } catch (const std::system_error&) {
-    under_way_ = false;  // the report does not contain it
+    under_way_ = false;  // the report lacks this stack
     return false;
   }
   return true;

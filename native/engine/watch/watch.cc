@@ -88,7 +88,7 @@ void Watch::take(int from, std::string_view message) {
 // ---- the watch's thread -------------------------------------------------------------------------
 
 void Watch::on_peer_death(int rank) {
-  // A rank may leave once it has read the end of the schedule. Before, others may still need it.
+  // A rank may leave once it has read the end of the schedule. Before that, others may need it.
   const std::uint64_t end = job_.arena.end_position().load();
   if (end != 0 && schedule_.passed(rank, end)) return;
   const PeerInfo& peer = job_.session.peers[static_cast<std::size_t>(rank)];

@@ -22,8 +22,7 @@
 namespace hvdtune::faces::mxnet {
 namespace {
 
-// ---- MXNet's interface: include/mxnet/c_api.h, engine.h and ndarray.h of MXNet 1.9.1
-// --------------
+// ---- MXNet 1.9.1's interface: include/mxnet/c_api.h, engine.h and ndarray.h ---------------------
 
 struct Context {
   int type;
@@ -33,7 +32,7 @@ constexpr int kCpu = 1;
 constexpr int kGpu = 2;
 constexpr int kDense = 0;
 /// FnProperty: if the inputs are computed, MXNet calls the operation in the thread that pushes it,
-/// so no other thread must be woken; otherwise in a worker thread for the CPU, in the order in
+/// so no other thread need be woken; otherwise in a worker thread for the CPU, in the order in
 /// which inputs are computed.
 constexpr int kAsync = 4;
 

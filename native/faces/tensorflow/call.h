@@ -12,7 +12,7 @@
 
 namespace hvdtune::faces::tensorflow {
 
-/// TensorFlow's code of an error, from which programs, such as Horovod's elastic loop, recognise
+/// TensorFlow's code for an error, by which programs, such as Horovod's elastic loop, recognise
 /// it.
 [[nodiscard]] int code_of(ErrorKind kind);
 

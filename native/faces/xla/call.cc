@@ -53,7 +53,7 @@ void finish(Engine& engine, std::int64_t handle, const Call& call, std::span<con
       throw Error(
           ErrorKind::kMismatch,
           "tensor " + std::string(call.name) + ": the ranks bring " +
-              std::to_string(output.shape()[0]) + " rows to this rank, where the program " +
+              std::to_string(output.shape()[0]) + " rows to this rank, but the program " +
               (rows < 0 ? std::string("was compiled for the same number from every rank")
                         : "was compiled for " + std::to_string(rows)) +
               "; in a compiled function the numbers must be equal (or, with JAX, given as sizes)");

@@ -28,8 +28,8 @@ enum CallNumber : int {
 /// The parameters that a custom call for a collective is compiled with; the caller owns their
 /// memory.
 struct Call {
-  std::string_view name;  ///< as all ranks know it; several tensors that are no group each get a
-                          ///< number behind it
+  std::string_view name;  ///< as all ranks know it; several tensors that are not a group each
+                          ///< get a number after it
   std::span<const std::int64_t> numbers;
   std::span<const double> factors;         ///< multiplied before and after a reduction
   std::span<const std::int64_t> splits;    ///< alltoall only: rows for each member,

@@ -10,8 +10,8 @@ namespace hvdtune::faces::xla {
 /// results.
 ///
 /// Its attributes:
-///     name     string, as all ranks know it; several tensors that are no group each get a number
-///              behind it
+///     name     string, as all ranks know it; several tensors that are not a group each get a
+///              number after it
 ///     numbers  int64: as CallNumber in call.h
 ///     factors  float64: multiplied before and after a reduction
 ///     splits   int64: rows for each member, then rows from each; alltoall only, empty for equal

@@ -139,7 +139,7 @@ void Capture::begin(Nanos now) {
     put_shared(all, all.marks, in_force, Stream::kMarks);
   }
   last_cpu_ = last_step_ == now ? cpu_times(now) : CpuTimes{};
-  // The begin of the first recorded step.
+  // The first recorded step starts here.
   if (last_step_ != 0) {
     put_shared(all, all.marks, {last_step_, steps(), MarkKind::kStep, kNone}, Stream::kMarks);
   }

@@ -80,7 +80,7 @@ class Capture {
   /// Whether a file is open, even if its window has not begun.
   [[nodiscard]] bool open() const noexcept { return open_.load(std::memory_order_acquire); }
 
-  /// Creates or empties the file and records from now on, or from the window's begin. Ends a file
+  /// Creates or empties the file and records from now on, or from the window's start. Ends a file
   /// in use, whose remaining records are written meanwhile. Waits for that only if it is the same
   /// file, or if the file before it is not complete either. Returns an empty string, or why nothing
   /// is recorded. One at a time.
@@ -198,7 +198,7 @@ class Capture {
     std::thread::id thread;
   };
   [[nodiscard]] CpuTimes cpu_times(Nanos now) const;
-  CpuTimes last_cpu_;  // at the end of an earlier step, or at the window's begin
+  CpuTimes last_cpu_;  // at the end of an earlier step, or at the window's start
   std::atomic<Nanos> communication_cpu_{0};
   std::uint64_t epoch_ = 0;
   std::string settings_;

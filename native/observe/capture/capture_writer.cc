@@ -154,7 +154,7 @@ bool Writer::append_blocks() {
   return blocks_.size() >= append_bytes_ || !took_all_batches_ || tensors_due_ > 0;
 }
 
-/// Takes as many batches as there is room for their tensors, at least one. Most tensors are in
+/// Takes as many batches as there is room for with their tensors, at least one. Most tensors are in
 /// runs; only if the file has a limit must there also be room for others, since whole appends are
 /// dropped then.
 void Writer::take_batches() {

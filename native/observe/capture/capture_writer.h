@@ -45,7 +45,7 @@ class Writer {
   void finish(const std::string& reason);
   /// Any thread: waits until that is done and `ended` has returned.
   void join();
-  /// Any thread: whether that is not the case yet.
+  /// Any thread: false once that has happened.
   [[nodiscard]] bool running();
   [[nodiscard]] const std::string& path() const { return path_; }
 

@@ -51,7 +51,7 @@ class RecordRing {
     return used();
   }
 
-  /// Consumer. Records that are there, or more.
+  /// Consumer. At least the number of records that are there.
   [[nodiscard]] std::size_t available() const {
     return published_.load(std::memory_order_acquire) - taken_.load(std::memory_order_relaxed);
   }

@@ -101,7 +101,7 @@ class TensorRuns {
   /// Producer. Whether more than half of any of the memory is used.
   bool half_full();
 
-  /// Consumer. Tensors that are there, or more.
+  /// Consumer. At least the number of tensors that are there.
   [[nodiscard]] std::size_t available() const {
     return published_.load(std::memory_order_acquire) - taken_;
   }

@@ -15,7 +15,7 @@ namespace hvdtune {
 namespace {
 
 constexpr std::size_t kNamesShown = 6;
-// So that a report fits a screen.
+// So that a report fits on one screen.
 constexpr std::size_t kGroupsShown = 6;
 constexpr std::size_t kStacksShown = 3;
 constexpr std::size_t kStackLines = 16;

@@ -29,7 +29,7 @@ struct RankState {
 /// The report for the log, at most one screen: what happened, which ranks wait for which tensors
 /// ("ranks 0-2,4 wait for 3 tensors (a, b, c) since 61 s; missing: rank 3"), `Missing ranks:` with
 /// one line `<rank>: [names]` each (`<rank>!:` beyond the shutdown limit), which of these to look
-/// at first, if some of them wait themselves; then the known facts about each of `states`; and, if
+/// at first, if some of them wait themselves. Then the known facts about each of `states` and, if
 /// the limit is exceeded, that the job ends. No newline at the end.
 ///
 /// `starting`: no step has ended yet, so it may just be a slow start.

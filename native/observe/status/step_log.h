@@ -69,7 +69,7 @@ class StepLog {
   static constexpr std::int64_t kUnnamedInARow = 1024;
 
   // Used only by the coordinator.
-  std::unordered_set<std::string> seen_;  // of this step, not only known by the caller's records
+  std::unordered_set<std::string> seen_;  // in this step, except those in the caller's records
   StepRecord current_;
   StepRecord last_;
   Nanos step_begin_ = 0;

@@ -41,8 +41,8 @@ struct Lateness {
   double last_share = 0;  ///< share of these steps in which it was the last
 };
 
-/// Decides which party to name; the parties are ranks, or hosts, and each step has a cost by each
-/// of them. One thread at a time; times are of one clock.
+/// Decides which party to name. The parties are ranks, or hosts; in each step, each of them has a
+/// cost. One thread at a time; times are of one clock.
 ///
 /// The test: a step counts against the party with the highest cost in it if that is at least
 /// `options.share` of the step and `options.least`. A party is named if 36 of the last 40 steps

@@ -135,7 +135,7 @@ void StragglerWatch::settle() {
 StragglerWatch::Notices StragglerWatch::end_step(std::uint64_t step, Nanos now) {
   settle();
   const Nanos duration = now - last_end_;
-  const bool first = std::exchange(last_end_, now) == 0;  // its begin is not known
+  const bool first = std::exchange(last_end_, now) == 0;  // its start is not known
   Notices notices;
   if (!first) {
     // Ranks first: the host's excuse checks which rank is named.

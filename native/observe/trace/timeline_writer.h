@@ -65,7 +65,7 @@ class TimelineWriter {
   bool wake_ = false;
   bool finishing_ = false;
   bool running_ = false;
-  std::uint64_t last_dropped_ = 0;  // when it was to finish
+  std::uint64_t last_dropped_ = 0;  // at finish()
   std::thread thread_;
 };
 

@@ -66,8 +66,8 @@ PyObject* allreduce_at_once(PyObject* self, PyObject* const* args, Py_ssize_t co
   });
 }
 
-/// prepare_other()'s arguments -> the output; or (outputs, numbers) of the engine if the result has
-/// not the length that this rank expected; or None.
+/// prepare_other()'s arguments -> the output; or (outputs, numbers) of the engine if the result
+/// does not have the length that this rank expected; or None.
 PyObject* exchange_at_once(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return translated([&]() -> PyObject* {
     auto& calls = object_in<HotCalls>(self);

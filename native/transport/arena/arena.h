@@ -58,7 +58,7 @@ struct BarrierCell {
   Arrival arrivals[kMaxRanksPerHost];
 };
 
-/// With this the members of a communicator measure how far apart their CPUs are; see
+/// The members of a communicator use this to measure how far apart their CPUs are; see
 /// collective/shm/cache_distance.h.
 struct DistanceCell {
   static constexpr std::size_t kProbeBytes = 4096;
@@ -105,7 +105,7 @@ class Arena {
   /// of ranks on this host, 0 = all.
   static std::shared_ptr<Arena> create(int ranks, int cpus = INT32_MAX, int local_ranks = 0);
 
-  /// Maps the arena behind `fd`, which stays the caller's. Throws Error(kAborted).
+  /// Maps the arena that `fd` refers to; `fd` stays the caller's. Throws Error(kAborted).
   static std::shared_ptr<Arena> attach(int fd, int ranks);
 
   ~Arena();
@@ -117,8 +117,8 @@ class Arena {
   [[nodiscard]] int ranks() const { return ranks_; }
   /// Ranks on this host.
   [[nodiscard]] int local_ranks() const;
-  /// CPUs that the ranks may use together, as the host's first rank has found it: decisions based
-  /// on it must be the same on all ranks, whatever the affinity of each.
+  /// CPUs that the ranks may use together, as the host's first rank has counted them: decisions
+  /// based on this number must be the same on all ranks, whatever the affinity of each.
   [[nodiscard]] int cpus() const;
   /// More ranks than CPUs.
   [[nodiscard]] bool oversubscribed() const { return local_ranks() > cpus(); }
@@ -159,8 +159,8 @@ class Arena {
   /// Set while the coordinator holds back ready tensors to fuse them with others.
   std::atomic<std::uint32_t>& collecting();
 
-  /// When `rank` last took part in an operation that bypassed the coordinator, in a process set
-  /// without some ranks; 0 = never. In time of the rank's own clock.
+  /// When `rank` was last in an operation that bypassed the coordinator, in a process set without
+  /// some ranks; 0 = never. In time of the rank's own clock.
   std::atomic<std::int64_t>& apart(int rank);
   /// When `rank` last showed that it is running while it waits for other hosts, in the middle of an
   /// operation that other ranks of this host wait for; 0 = it is not waiting for hosts.

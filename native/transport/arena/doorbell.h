@@ -14,7 +14,7 @@ enum class Urgency : std::uint32_t {
   kUrgent = 2,  ///< somebody is blocked; also wakes a sleeper that collects until a deadline
 };
 
-/// The threads that can sleep on a doorbell, also both at once; a ring wakes the one that armed it.
+/// The threads that can sleep on a doorbell, even both at once; a ring wakes the one that armed it.
 enum class Sleeper : std::uint32_t {
   kThread = 1,  ///< the engine's own thread
   kCaller = 2,  ///< a user's thread that is blocked and drives the engine

@@ -31,8 +31,8 @@ struct WorkCell {
 /// tensor in it.
 ///
 /// A memfd like the arena. Every rank's region is as large as all of the machine's memory, but
-/// consists of holes: only allocated and touched parts take memory or address space. The regions
-/// are preceded by the work cells, and by a table for every rank of the positions of its tensors.
+/// consists of holes: only allocated and touched parts take memory or address space. The file
+/// begins with the work cells and, for every rank, a table of the positions of its tensors.
 class HeapFile {
  public:
   /// Null if the kernel refuses (for example because of a limit on the size of files): tensors then
@@ -72,7 +72,7 @@ class HeapFile {
   std::byte* front_;
 };
 
-/// Allocations begin at multiples of it: the size of a huge page, if the system has them.
+/// Allocations begin at multiples of this: the size of a huge page, if the system has them.
 inline constexpr std::uint64_t kHeapGrain = 2 << 20;
 
 }  // namespace hvdtune

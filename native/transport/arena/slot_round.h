@@ -9,9 +9,9 @@ namespace hvdtune {
 /// previous one is complete, and is complete when every member has arrived. Members arrive in one
 /// of two ways:
 ///
-///   direct     it has published its data and waits for the others': a small operation needs no
-///              coordinator when everybody is waiting for it
-///   announced  the coordinator knows of it and will schedule it
+///   direct     the member has published its data and waits for the others': a small operation
+///              needs no coordinator when everybody is waiting for it
+///   announced  the coordinator knows of the operation and will schedule it
 ///
 /// One member that announces overrules the direct ones: they withdraw and announce instead. So in a
 /// complete round, either all members are direct or all have announced.

@@ -430,8 +430,8 @@ void Bridge::pass_on(int number, const News& news) {
   passed_on_ = true;
 }
 
-/// Wakes the sending thread to pass messages on. If it cannot send as fast as others do, this reads
-/// no more.
+/// Wakes the sending thread to pass messages on. If it cannot keep up with the hosts that send
+/// them, this thread stops reading.
 void Bridge::pass_on_more() {
   if (!passed_on_) return;
   std::size_t bytes = 0;

@@ -22,8 +22,8 @@ namespace hvdtune {
 /// only its own host's arena. Each host's leader has a bridge. The bridges form a tree whose root
 /// is on rank 0's host (HostTree): they send the announcements of local ranks to the root, and the
 /// schedule and the coordinator's state words from the root to all hosts. A bridge sends everything
-/// that it has collected since the last time together, from however many ranks; a bridge in the
-/// middle of the tree passes on what it receives unchanged and in order.
+/// that it has collected since it last sent, from all ranks, together; a bridge in the middle of
+/// the tree passes on what it receives unchanged and in order.
 ///
 /// Positions in the schedule mean the same on all hosts: they depend only on the records, which are
 /// the same. Rank 0's arena knows how far the ranks of other hosts have read; each host always has

@@ -107,8 +107,8 @@ namespace {
 
 // How long a rank waits for a connection before it checks the other ranks.
 constexpr Nanos kComerSlice = 200 * kMillisecond;
-// Rank 0 waits this much longer for the last rank than a rank waits that misses a connection; the
-// others wait this much longer than rank 0. So the rank that knows more reports first.
+// A rank that misses a connection waits least; rank 0 waits this much longer for the last rank, and
+// the others wait this much longer than rank 0. So the rank that knows most reports first.
 constexpr Nanos kWordTime = 5 * kSecond;
 // A rank sends this to rank 0 when it is connected with all others; rank 0 sends it to all when all
 // are.

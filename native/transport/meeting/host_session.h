@@ -20,9 +20,9 @@ struct PeerInfo {
   bool here = true;  ///< on this host: the pid is valid here, and memory is shared
 };
 
-/// A host's ranks after they have met: the shared arena, and a connection along the leader's star
-/// that closes when its process ends. For a job on several hosts, meet() (transport/meeting/meet.h)
-/// adds the rest.
+/// A host's ranks after they have met: the shared arena, and a connection between the leader and
+/// each other rank, which closes when either process ends. For a job on several hosts, meet()
+/// (transport/meeting/meet.h) adds the rest.
 struct HostSession {
   std::shared_ptr<Arena> arena;
   /// Null for a single rank, if the kernel refuses it, and on several hosts.

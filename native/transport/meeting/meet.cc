@@ -98,7 +98,7 @@ std::shared_ptr<Mesh> connect_leaders(RendezvousOptions rendezvous, int host,
 HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptions>& network) {
   if (!network || options.size == 1) return meet_on_host(options);
   RendezvousOptions rendezvous = rendezvous_of(options, *network);
-  // Two meetings follow each other: no other process may get the port in between.
+  // Two meetings use this port, one after the other: no other process may take it in between.
   if (options.rank == 0) rendezvous.listener = listen_for_ranks(rendezvous);
   std::shared_ptr<Mesh> mesh = form_mesh(rendezvous);
   const auto hosts = hosts_of(tell_all(*mesh, network->host_id, options));

@@ -51,7 +51,7 @@ class Library {
   [[nodiscard]] bool has(const char* name) const { return dlsym(handle_, name) != nullptr; }
   [[nodiscard]] void* address(const char* name) const {
     void* found = dlsym(handle_, name);
-    if (found == nullptr) refuse(path_ + " is no MPI library that can be used: it has no " + name);
+    if (found == nullptr) refuse(path_ + " is not a usable MPI library: it has no " + name);
     return found;
   }
   template <typename Function>
@@ -502,8 +502,8 @@ Mpi& Mpi::load(const std::string& path) {
     take<MpichAbi>(state, library);
   } else {
     refuse(path +
-           " is no MPI that is known: Open MPI and those with MPICH's binary interface (MPICH, "
-           "Intel MPI, MVAPICH, Cray MPICH) are");
+           " is not a known MPI: hvdtune knows Open MPI and those with MPICH's binary interface "
+           "(MPICH, Intel MPI, MVAPICH, Cray MPICH)");
   }
   state.path = path;
   return *state.mpi;

@@ -23,7 +23,7 @@ Verdict connect_side(const Fd& socket, std::string_view secret, Nanos deadline, 
     why = outcome == Outcome::kTimeout ? "it said nothing" : closed;
     return outcome == Outcome::kTimeout ? Verdict::kSilent : verdict;
   };
-  constexpr const char* kNotOurs = "what listens there does not belong to a job of hvdtune";
+  constexpr const char* kNotOurs = "the process that listens there is not part of an hvdtune job";
   const std::string mine = make_greeting();
   std::string theirs(kGreetingBytes, '\0');
   Outcome outcome = tcp::send_all(socket, mine, deadline, on_wait);

@@ -25,7 +25,7 @@ class Script:
 
     The shell runs `text`, and is ended if that takes longer than `seconds`. `found` is called with
     the hosts of each answer, `failed` with the reason if there is none: a sentence without its
-    period. `slots` is for hosts printed without any.
+    full stop. `slots` is for hosts printed without any.
     """
 
     def __init__(

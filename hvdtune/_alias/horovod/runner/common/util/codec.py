@@ -16,5 +16,5 @@ def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
 
 
 def loads_base64(encoded: str | bytes) -> Any:
-    """The object that `dumps_base64` was given; only for texts of those who may run code here."""
+    """The object that `dumps_base64` was given. Unpickling runs code: use only trusted texts."""
     return pickle.loads(base64.b64decode(encoded))

@@ -26,7 +26,7 @@ class Timeout:
         return self.remaining() == 0
 
     def timeout_at(self) -> float:
-        """When the time is up, by `time.time()`."""
+        """When the time is up, on the clock of `time.time()`."""
         return time.time() + self._end - time.monotonic()
 
     def check_time_out_for(self, activity: str) -> None:
