@@ -5,7 +5,7 @@
 
 namespace hvdtune {
 
-/// What ranks can ask the engine for. The first six move data or wait; the others change which
+/// What ranks can ask the engine for. Those before kJoin move data or wait; the others change which
 /// ranks participate, and the ranks agree on them in the same way.
 enum class OpKind : std::uint8_t {
   kAllreduce = 0,
@@ -20,6 +20,34 @@ enum class OpKind : std::uint8_t {
 };
 
 inline constexpr int kOpKindCount = 9;
+
+/// What all operations of a kind have in common.
+struct OpTraits {
+  bool reduces = false;       ///< it has a reduction operator and factors
+  bool rooted = false;        ///< it has a root rank
+  bool changes_rows = false;  ///< tensors have rows, and a result may have another number of them
+  bool rows_may_differ = false;  ///< ranks may bring different numbers of rows
+};
+
+constexpr OpTraits traits_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllreduce:
+      return {.reduces = true};
+    case OpKind::kBroadcast:
+      return {.rooted = true};
+    case OpKind::kAllgather:
+    case OpKind::kAlltoall:
+      return {.changes_rows = true, .rows_may_differ = true};
+    case OpKind::kReducescatter:
+      return {.reduces = true, .changes_rows = true};
+    case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kAddProcessSet:
+    case OpKind::kRemoveProcessSet:
+      break;
+  }
+  return {};
+}
 
 /// Horovod's label for the operation: in error messages and in the timeline.
 constexpr const char* op_kind_name(OpKind kind) {

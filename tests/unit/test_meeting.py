@@ -229,7 +229,7 @@ def test_slurms_pmi_is_left_to_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     inner, _ = socket.socketpair()
     own = seeker(0, PMI_FD=str(inner.fileno()), PMI_RANK="0", SLURM_STEP_ID="0")
     monkeypatch.setattr(mpi, "absence", lambda seeker: "")
-    assert "MPI_Init needs that" in pmi.absence(own)
+    assert "MPI_Init must do that" in pmi.absence(own)
     monkeypatch.setattr(mpi, "absence", lambda seeker: "there is none")
     assert pmi.absence(own) == ""
 

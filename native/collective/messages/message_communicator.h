@@ -14,12 +14,8 @@ namespace hvdtune {
 
 struct CommunicatorSpec;
 
-inline constexpr Activities kGlooActivities = {
-    "GLOO_ALLREDUCE",     "GLOO_ALLGATHER", "GLOO_BCAST", "GLOO_ALLTOALL",
-    "GLOO_REDUCESCATTER", "GLOO_BARRIER",   "GLOO"};
-inline constexpr Activities kMpiActivities = {
-    "MPI_ALLREDUCE",     "MPI_ALLGATHER", "MPI_BCAST", "MPI_ALLTOALL",
-    "MPI_REDUCESCATTER", "MPI_BARRIER",   "MPI"};
+inline constexpr Activities kGlooActivities("GLOO");
+inline constexpr Activities kMpiActivities("MPI");
 
 /// Collectives among the members of a Messenger: MPI or Gloo only sends the bytes, and this class
 /// does the additions in its own order. Sums are therefore equal to those of shared memory, bit for
@@ -68,7 +64,7 @@ class MessageCommunicator final : public Communicator {
   [[nodiscard]] std::vector<std::int64_t> exchange_lengths(const std::vector<std::int64_t>& mine);
 
   MessageExchange exchange_;
-  Activities activities_;
+  const Activities& activities_;
   std::size_t chunk_ = 0;           // of a message to one member, at most
   std::size_t one_shot_limit_ = 0;  // of an allreduce
 };

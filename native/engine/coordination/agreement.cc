@@ -36,10 +36,6 @@ std::string factors(const Request& request) {
   return text;
 }
 
-bool same_shape_needed(OpKind kind) {
-  return kind != OpKind::kAllgather && kind != OpKind::kAlltoall;
-}
-
 /// Allgather and alltoall: all dimensions except the first.
 std::string gather_shape_difference(const Difference& difference, OpKind kind,
                                     const wire::TensorSpec& a, const wire::TensorSpec& b) {
@@ -71,6 +67,7 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     return difference("data types", dtype_name(first.tensors[i].dtype),
                       dtype_name(other.tensors[i].dtype));
   }
+  const OpTraits traits = traits_of(first.kind);
   const bool adasum = first.reduce_op == ReduceOp::kAdasum;
   if (first.kind != other.kind || adasum != (other.reduce_op == ReduceOp::kAdasum)) {
     return difference("operations", wire::operation_label(first), wire::operation_label(other));
@@ -89,7 +86,7 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     const wire::TensorSpec& a = first.tensors[i];
     const wire::TensorSpec& b = other.tensors[i];
     difference.set_tensor(wire::tensor_name(first, i));
-    if (same_shape_needed(first.kind)) {
+    if (!traits.rows_may_differ) {
       if (a.shape == b.shape) continue;
       return difference(std::string(op_kind_name(first.kind)) + " tensor shapes",
                         wire::shape_text(a.shape), wire::shape_text(b.shape));
@@ -99,17 +96,16 @@ std::string disagreement(const Request& first, int first_rank, const Request& ot
     }
   }
   difference.set_tensor(first.name);
-  const bool reduces = first.kind == OpKind::kAllreduce || first.kind == OpKind::kReducescatter;
-  if (reduces && (first.prescale != other.prescale || first.postscale != other.postscale)) {
+  if (traits.reduces && (first.prescale != other.prescale || first.postscale != other.postscale)) {
     return difference("prescale and/or postscale factors", factors(first), factors(other));
   }
-  if (reduces && first.reduce_op != other.reduce_op) {
+  if (traits.reduces && first.reduce_op != other.reduce_op) {
     return difference("reduction operation", std::to_string(static_cast<int>(first.reduce_op)),
                       std::to_string(static_cast<int>(other.reduce_op)));
   }
-  if (first.kind == OpKind::kBroadcast && first.root != other.root) {
-    return difference("BROADCAST root ranks", std::to_string(first.root),
-                      std::to_string(other.root));
+  if (traits.rooted && first.root != other.root) {
+    return difference(std::string(op_kind_name(first.kind)) + " root ranks",
+                      std::to_string(first.root), std::to_string(other.root));
   }
   if (first.on_host() != other.on_host()) {
     const auto place = [](const Request& request) { return request.on_host() ? "CPU" : "GPU"; };
@@ -128,9 +124,7 @@ std::string unusable(const Request& request) {
     }
     return {};
   }
-  const bool rows = request.kind == OpKind::kAllgather || request.kind == OpKind::kAlltoall ||
-                    request.kind == OpKind::kReducescatter;
-  if (!rows) return {};
+  if (!traits_of(request.kind).changes_rows) return {};
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     if (!request.tensors[i].shape.empty()) continue;
     return std::string(op_kind_name(request.kind)) +

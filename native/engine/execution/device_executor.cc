@@ -17,8 +17,6 @@ namespace {
 /// A fusion buffer grows to at least this size, so that it grows rarely.
 constexpr std::size_t kLeastBuffer = std::size_t{8} << 20;
 
-bool reduces(OpKind kind) { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
-
 double total_factor(const wire::Request& request, int members) {
   return request.prescale * total_postscale(request, members);
 }
@@ -189,7 +187,7 @@ bool DeviceExecutor::takes(const std::vector<OperationPtr>& operations, Communic
   const wire::Request& head = operations.front()->request;
   const Way& chosen = way(head.process_set, host);
   if (chosen.communicators.empty()) return false;
-  if (!reduces(head.kind)) return true;
+  if (!traits_of(head.kind).reduces) return true;
   if (head.reduce_op == ReduceOp::kAdasum) return false;
   const ReduceOp op = plain_reduction(head.reduce_op);
   if (op != ReduceOp::kSum && !factors_are_one(head)) return false;

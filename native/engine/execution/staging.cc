@@ -20,9 +20,7 @@ std::size_t tensor_bytes(const Operation& operation, std::size_t index) {
 }
 
 /// Its result has the tensor's size, and the submitter's memory.
-bool result_is_given(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
-}
+bool result_is_given(OpKind kind) { return !traits_of(kind).changes_rows; }
 
 }  // namespace
 

@@ -13,12 +13,9 @@
 namespace hvdtune {
 namespace {
 
-/// Whether the members may contribute different lengths.
-bool lengths_differ(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
-
 /// Whether some member's data may be on its stage, so that it must know which members have read it.
 bool may_be_staged(const Operation& operation) {
-  return operation.direct_bytes > kDirectBytes || lengths_differ(operation.request.kind);
+  return operation.direct_bytes > kDirectBytes || traits_of(operation.request.kind).rows_may_differ;
 }
 
 }  // namespace
@@ -89,7 +86,7 @@ bool DirectData::publish(const Operation& operation, std::uint32_t round, CopyKi
     // be ahead.
     arena_.staged(operation.slot, rank_).finished.store(round, std::memory_order_release);
   }
-  if (lengths_differ(request.kind)) {
+  if (traits_of(request.kind).rows_may_differ) {
     arena_.staged(operation.slot, rank_).length[round % 2].store(length, std::memory_order_relaxed);
   }
   if (!publishes(operation)) return true;

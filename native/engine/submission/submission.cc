@@ -40,7 +40,7 @@ void check_request(const wire::Request& request, const ProcessSets& sets, int ra
     refuse_it("rank " + std::to_string(rank) + " is not a member of the provided process set " +
               members_text(sets, set));
   }
-  if (request.kind == OpKind::kBroadcast && sets.index_of(set, request.root) < 0) {
+  if (traits_of(request.kind).rooted && sets.index_of(set, request.root) < 0) {
     refuse_it("invalid root rank " + std::to_string(request.root) + ": not a rank of process set " +
               members_text(sets, set));
   }

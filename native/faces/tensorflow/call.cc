@@ -36,10 +36,6 @@ std::vector<std::int64_t> shape_of(const TF_Tensor* tensor) {
   return shape;
 }
 
-bool has_shape_of_input(OpKind kind) {
-  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
-}
-
 }  // namespace
 
 int code_of(ErrorKind kind) {
@@ -75,7 +71,7 @@ void Call::add_tensor(int index, const TfStatus& status, Submission& submission)
       submission.request.tensors.emplace_back(dtype_of(type), shape_of(tensor.get()));
   TensorMemory memory{tf().TensorData(tensor.get()), nullptr};
   types_.push_back(type);
-  if (has_shape_of_input(node_.kind)) {
+  if (!traits_of(node_.kind).changes_rows) {
     // The context holds the input until the kernel is done; a second holder would prevent the
     // output from reusing its memory.
     tensor.reset();

@@ -108,12 +108,12 @@ void* create_node(TF_OpKernelConstruction* construction) {
     node->kind = kind;
     node->grouped = grouped;
     node->process_set = attributes.process_set();
-    if (kind == OpKind::kAllreduce || kind == OpKind::kReducescatter) {
+    if (traits_of(kind).reduces) {
       node->reduce_op = static_cast<ReduceOp>(attributes.integer("reduce_op"));
       node->prescale = attributes.number("prescale_factor");
       node->postscale = attributes.number("postscale_factor");
     }
-    if (kind == OpKind::kBroadcast) {
+    if (traits_of(kind).rooted) {
       node->root = static_cast<std::int32_t>(attributes.integer("root_rank"));
     }
     node->type = type_of(kind, grouped);

@@ -43,9 +43,7 @@ struct Call {
     return static_cast<std::uint32_t>(number(kCallProcessSet));
   }
   /// Whether the number of rows of the result depends on the ranks.
-  [[nodiscard]] bool changes_rows() const {
-    return kind() != OpKind::kAllreduce && kind() != OpKind::kBroadcast;
-  }
+  [[nodiscard]] bool changes_rows() const { return traits_of(kind()).changes_rows; }
 };
 
 /// An argument or a result in XLA's memory.

@@ -15,6 +15,19 @@ namespace py = pybind11;
 namespace hvdtune::python {
 namespace {
 
+/// "allreduce.", …: core/operations.py begins the names of the slower calls in the same way.
+const std::string& prefix_of(OpKind kind) {
+  static const auto kPrefixes = [] {
+    std::array<std::string, kOpKindCount> prefixes;
+    for (int number = 0; number < kOpKindCount; ++number) {
+      prefixes[static_cast<std::size_t>(number)] =
+          op_kind_lower_name(static_cast<OpKind>(number)) + ".";
+    }
+    return prefixes;
+  }();
+  return kPrefixes[static_cast<std::size_t>(kind)];
+}
+
 bool prepare_name(PyObject* name, TensorOperation& out) {
   Py_ssize_t length = 0;
   const char* text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : nullptr;
@@ -23,11 +36,7 @@ bool prepare_name(PyObject* name, TensorOperation& out) {
     return false;
   }
   thread_local std::string whole;  // until the thread's next call
-  // The prefixes that core/operations.py derives from the names in op_kind.h.
-  static constexpr std::array<const char*, 5> kPrefixes = {"allreduce.", "allgather.", "broadcast.",
-                                                           "alltoall.", "reducescatter."};
-  whole.assign(kPrefixes[static_cast<std::size_t>(out.kind)])
-      .append(text, static_cast<std::size_t>(length));
+  whole.assign(prefix_of(out.kind)).append(text, static_cast<std::size_t>(length));
   out.name = whole;
   return true;
 }
