@@ -32,7 +32,8 @@ _BOOL = DTYPES["bool"]
 
 _LARGEST_ROOT = 2**31 - 1  # the largest that the engine accepts
 
-_PREFIX = {code: name for name, code in _native.OP_KINDS.items()}  # of names on the wire
+#: "allreduce", … by number: names on the wire begin with them.
+KIND_NAMES = {code: name for name, code in _native.OP_KINDS.items()}
 ALLREDUCE, _BARRIER = _native.OP_KINDS["allreduce"], _native.OP_KINDS["barrier"]
 ALLGATHER, BROADCAST = _native.OP_KINDS["allgather"], _native.OP_KINDS["broadcast"]
 ALLTOALL, REDUCESCATTER = _native.OP_KINDS["alltoall"], _native.OP_KINDS["reducescatter"]
@@ -174,7 +175,7 @@ def name_on_wire(operation: str, name: str) -> str:
 
 def wire_name(kind: int, grouped: bool, name: str | None, set_id: int) -> tuple[str, bool]:
     """(name as all ranks know it, whether it will be used again)."""
-    prefix = ("grouped_" if grouped else "") + _PREFIX[kind]
+    prefix = ("grouped_" if grouped else "") + KIND_NAMES[kind]
     if name is not None:
         return name_on_wire(prefix, name), True
     with _unnamed_lock:
@@ -212,11 +213,11 @@ def _submit(
 ) -> int:
     if outputs is not None and len(inputs) != len(outputs):
         raise ValueError(
-            f"{_PREFIX[kind]}: {len(inputs)} inputs need as many outputs, not {len(outputs)}"
+            f"{KIND_NAMES[kind]}: {len(inputs)} inputs need as many outputs, not {len(outputs)}"
         )
     engine = running_engine()
     set_id = id_of(process_set)
-    place = _place_of(_PREFIX[kind], [*inputs, *(outputs or ())])
+    place = _place_of(KIND_NAMES[kind], [*inputs, *(outputs or ())])
     if place[0] >= 0:
         finish = _behind_gpu(finish, inputs[0].current_stream)
     on_wire, cacheable = wire_name(kind, grouped, name, set_id)

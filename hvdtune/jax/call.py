@@ -17,14 +17,6 @@ from hvdtune.core.reduce_ops import Sum
 from hvdtune.faces.broadcast import finish_all
 from hvdtune.jax.adapter import collectives
 
-_OPERATIONS = {
-    ALLREDUCE: "allreduce",
-    ALLGATHER: "allgather",
-    BROADCAST: "broadcast",
-    ALLTOALL: "alltoall",
-    REDUCESCATTER: "reducescatter",
-}
-
 Shape = tuple[int, ...]
 
 
@@ -49,7 +41,7 @@ class Call:
     @property
     def operation(self) -> str:
         """Its name in messages and at the front of wire names."""
-        return ("grouped_" if self.grouped else "") + _OPERATIONS[self.kind]
+        return ("grouped_" if self.grouped else "") + operations.KIND_NAMES[self.kind]
 
     def result_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         """The shapes of the results for arrays of these shapes."""
@@ -99,6 +91,7 @@ class Call:
             return [collectives.reducescatter(first, name, *reduction)]
         if self.kind == ALLTOALL:
             return [rows for rows, _ in self.exchange(arrays)]
+        assert self.kind == BROADCAST
         return self._finish_all(
             [
                 collectives.broadcast_async(array, self.root_rank, one, process_set)

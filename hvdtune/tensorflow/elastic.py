@@ -23,6 +23,7 @@ from hvdtune.core.process_sets import global_process_set
 from hvdtune.core.world import rank
 from hvdtune.elastic import ObjectState, State, run_translated
 from hvdtune.faces.gradients import drop_waiting_gradients
+from hvdtune.tensorflow.calls.operations import COLLECTIVES
 from hvdtune.tensorflow.functions import broadcast_object, broadcast_values
 from hvdtune.tensorflow.util import key_of, value_of
 
@@ -38,7 +39,6 @@ __all__ = [
 
 # The errors that TensorFlow raises if a job is lost; XLA turns all errors into the last.
 _OF_A_LOST_JOB = (tf.errors.UnknownError, tf.errors.AbortedError, tf.errors.InternalError)
-_COLLECTIVES = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter", "Join")
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,9 +64,7 @@ def is_of_collective(error: tf.errors.OpError) -> bool:
     if isinstance(error, tf.errors.InternalError):
         return "hvdtune: " in error.message
     text = f"{error.message} {error.op.type if error.op is not None else ''}"
-    return any(
-        f"Horovod{group}{kind}" in text for kind in _COLLECTIVES for group in ("", "Grouped")
-    )
+    return any(name in text for name in (*COLLECTIVES, "HorovodJoin"))
 
 
 class _VariableState(ObjectState):

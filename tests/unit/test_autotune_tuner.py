@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from support.models.simulated_training import (
@@ -274,6 +275,14 @@ def test_one_that_is_worse_than_another_is_left_behind() -> None:
     equal = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=8))
     both = rounds(drive(equal, taking([], 0.001, error=0.01)))[0]
     assert [len(turn) for turn in both[: LEAST_TURNS + 1]] == [2] * (LEAST_TURNS + 1)
+
+
+@pytest.mark.parametrize(("steps", "turns"), [(5, MOST_TURNS), (14, 3), (40, LEAST_TURNS)])
+def test_visits_of_many_steps_have_fewer_turns(steps: int, turns: int) -> None:
+    usual = taking([], 0.001, error=0.05)
+    tuner = Tuner(SPACE, DEFAULTS, DEFAULTS, TunerConfig(max_samples=20))
+    visited = drive(tuner, lambda trial: replace(usual(trial), steps=steps))
+    assert len(rounds(visited)[0]) == turns
 
 
 def test_what_is_known_well_enough_has_no_further_turns() -> None:

@@ -45,6 +45,7 @@ __all__ = ["Measurement", "Outcome", "Trial", "Tuner", "TunerConfig"]
 
 ROUND = 4  # candidates that alternate with the incumbent
 MOST_TURNS = 10
+MOST_STEPS = 50  # of a candidate in a round: visits of very short steps have more than five
 LEAST_TURNS = 2  # before a candidate is left behind or promoted
 ASK_BEHIND = 2  # turns of a round, after which the model is asked for the next candidates
 LEFT_BEHIND = 1.5  # standard errors; a candidate this much worse than the best gets no more turns
@@ -333,7 +334,7 @@ class Tuner:
         """
         incumbent = Trial("search", self._incumbent, note="incumbent", visit=True)
         yield incumbent
-        for turn in range(MOST_TURNS):
+        for turn in range(self._turns()):
             is_next = self._queue == [] and self._tried < self._candidates
             if turn == ASK_BEHIND and is_next and not self._is_posed:
                 self._pose()
@@ -356,6 +357,11 @@ class Tuner:
             if not racing:
                 break
         return None
+
+    def _turns(self) -> int:
+        """The most turns of a round whose first visit has just been measured."""
+        steps = self._record.visits[-1].sample.steps
+        return max(LEAST_TURNS, min(MOST_TURNS, MOST_STEPS // steps))
 
     def _still_open(self, racing: list[Values]) -> list[Values]:
         """The candidates that are worth further turns."""
