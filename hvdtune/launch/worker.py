@@ -48,11 +48,12 @@ class Worker:
         return self.code is None
 
     def signal(self, number: int, group: bool = False) -> None:
-        """Send the worker, or its process group, a signal."""
+        """Send the worker, or its process group, a signal, if that is allowed."""
         if self.connection is not None:
             self.connection.signal(self.number, number, group)
         else:
-            with contextlib.suppress(ProcessLookupError):
+            # A worker that sudo has started runs as another user.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(self.pid, number)
 
     def innocence(self) -> int:

@@ -191,6 +191,8 @@ class Workers:
             ready.register(connection.errors, select.POLLIN)
             if not ready.poll(1000 * max(0.0, left)) or not self._complain(connection):
                 break
+            if left <= 0.0:
+                break  # another process may hold ssh's stderr, and write for ever
         self._connections.remove(connection)
         for descriptor in (connection.input, connection.output):
             if descriptor in self._selector.get_map():

@@ -20,11 +20,13 @@ from hvdtune.launch.remote.frames import FrameReader, Kind, encode
 
 
 class Agent:
-    """A running agent; use as a context manager."""
+    """A running agent, which first executes the code `before`; use as a context manager."""
 
-    def __init__(self, folder: Path, mode: str = "run") -> None:
+    def __init__(self, folder: Path, mode: str = "run", before: str = "") -> None:
+        command = python_command("hvdtune.launch.remote.agent", mode)
+        command[2] = before + command[2]
         self.process = subprocess.Popen(
-            python_command("hvdtune.launch.remote.agent", mode),
+            command,
             env=clean_environment(), cwd=folder, bufsize=0, start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -144,6 +146,21 @@ def test_signals(agent, kind):
     agent.send(kind, 0, b"9")
     assert agent.wait_for(Kind.EXIT, 2) == [b"-10", b"-9"]
     assert agent.end() == (0, "")
+
+
+# As if the workers ran as another user, with sudo.
+REFUSE = "import os\ndef refuse(*_): raise PermissionError\nos.killpg = refuse\n"
+
+
+def test_workers_that_may_not_be_signalled_are_left_alone(tmp_path):
+    with Agent(tmp_path, "serve", REFUSE) as agent:
+        agent.start("import time; time.sleep(600)", ranks=(0, 1))
+        pids = [int(pid) for pid in agent.wait_for(Kind.STARTED, 2)]
+        agent.send(Kind.SIGNAL_GROUP, 0, b"15")
+        agent.send(Kind.SIGNAL, 0, b"9")
+        assert agent.wait_for(Kind.EXIT) == [b"-9"]
+        assert agent.end() == (0, "")
+        wait_until_gone(pids)
 
 
 def test_a_directory_that_is_not_there(agent, tmp_path):

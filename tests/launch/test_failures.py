@@ -7,10 +7,14 @@ import pty
 import re
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support.jobs.launcher import SLEEP, launch, start, wait_until_gone
 from support.jobs.ranks import clean_environment, hvdtune_command
+
+from hvdtune.launch.allocation.hosts import Host, assign_ranks
+from hvdtune.launch.worker import Worker
 
 # Rank 1 ends in the way {way}, once all ranks have printed their pids; the others sleep.
 ONE_ENDS = """
@@ -131,10 +135,12 @@ def test_the_cause_is_blamed_even_if_its_effects_are_seen_first(tmp_path, way, e
 
 def test_when_all_fail_alike_the_first_is_blamed(tmp_path):
     script = (
-        f"ends = {str(tmp_path)!r} + '/ends%d'\n"
-        "while rank + 1 < size and not os.path.exists(ends % (rank + 1)): time.sleep(0.01)\n"
-        "time.sleep(0.2)\n"
-        "open(ends % rank, 'w').close()\n"
+        f"pid_of = {str(tmp_path)!r} + '/pid%d'\n"
+        "os.symlink(str(os.getpid()), pid_of % rank)\n"
+        "if rank + 1 < size:\n"
+        "    while not os.path.lexists(pid_of % (rank + 1)): time.sleep(0.01)\n"
+        # Its directory is there until the launcher knows of its end.
+        "    while os.path.exists('/proc/' + os.readlink(pid_of % (rank + 1))): time.sleep(0.01)\n"
         "sys.exit('HorovodInternalError: shapes differ')\n"
     )
     ended = launch(tmp_path, ["run", "-np", "3"], script)
@@ -303,3 +309,20 @@ def test_when_both_are_killed_at_once_the_workers_die(tmp_path):
         os.kill(inner, signal.SIGKILL)
         launcher.wait()
     wait_until_gone(pids)
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_a_worker_that_may_not_be_signalled_is_left_alone(monkeypatch, group):
+    """It runs as another user, as with sudo."""
+    sent = []
+
+    def refuse(pid: int, number: int) -> None:
+        sent.append((pid, number))
+        raise PermissionError
+
+    [slot] = assign_ranks([Host("localhost", 1)], 1)
+    worker = Worker(0, slot, SimpleNamespace(pid=2**30))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg" if group else "kill", refuse)
+        worker.signal(signal.SIGTERM, group)
+    assert sent == [(2**30, signal.SIGTERM)]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import selectors
 import subprocess
 import sys
+from collections import deque
 
 import pytest
 from support.jobs.launcher import launch, start
 from support.jobs.ranks import clean_environment, hvdtune_command
+
+from hvdtune.launch.local.output import WorkerStream
+from hvdtune.launch.local.relay import Relay
 
 
 def test_streams_keep_their_names(tmp_path):
@@ -91,6 +96,22 @@ def test_a_long_line_arrives_whole(tmp_path):
 def test_what_children_print_after_the_worker_ended_is_not_lost(tmp_path):
     script = "subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])\n"
     assert launch(tmp_path, ["run", "-np", "1"], script).stdout == "[0]<stdout>:late\n"
+
+
+def test_endless_output_of_children_does_not_hold_the_launcher_up(capfd):
+    class Endless(WorkerStream):
+        reads = 0
+
+        def read(self):
+            self.reads += 1
+            assert self.reads < 1000, "the launcher reads for ever"
+            return b"y\n", True
+
+    with selectors.DefaultSelector() as selector:
+        stream = Endless(0, "stdout", None, deque())
+        Relay(selector, lambda: False, lambda: None).flush(stream)
+    assert capfd.readouterr().out == stream.reads * "y\n"
+    assert not stream.closed
 
 
 def test_timestamps(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import os
 import re
 import signal
@@ -16,6 +18,7 @@ from support.jobs.launcher import wait_until_gone
 from support.jobs.ranks import clean_environment
 
 import hvdtune
+from hvdtune.launch.function import call
 from hvdtune.launch.function.call_site import run
 from hvdtune.launch.local.environment import with_alias
 
@@ -310,6 +313,25 @@ run(talk)
 
 def test_output_goes_where_sys_stdout_and_stderr_lead(script):
     assert script.ended(OUTPUT) == ("", "")
+
+
+class Notebook(io.StringIO):
+    """Its descriptor leads to the terminal of the notebook's server, as with ipykernel."""
+
+    def fileno(self) -> int:
+        return 1
+
+
+def test_output_goes_to_a_notebook_and_not_to_its_server():
+    out, err = Notebook(), Notebook()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        call._streams() as files,
+    ):
+        for file, text in zip(files, (b"to stdout\n", b"to stderr\n"), strict=True):
+            file.write(text)
+    assert (out.getvalue(), err.getvalue()) == ("to stdout\n", "to stderr\n")
 
 
 WAITING = """

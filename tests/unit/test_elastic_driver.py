@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
 import threading
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from hvdtune.core.driver import messages
-from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.allocation.hosts import Host, assign_ranks
+from hvdtune.launch.elastic.actions import Member, Place
 from hvdtune.launch.elastic.driver.control import Control, endpoint
 from hvdtune.launch.elastic.driver.driver import Driver
 from hvdtune.launch.elastic.exclusion import Exclusion
@@ -166,6 +168,68 @@ def test_silence(served):
     assert served.control.silent(5.0, due + 30.0) == []
 
 
+class HeldUp:
+    """A control that is served only if the test says so, by the clock of the test."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.now = 100.0
+        self.selector = selector
+        self.control = Control(selector, SECRET, lambda *_words: None)
+        self._port = self.control.listen("127.0.0.1")
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def connected(self, identity: str) -> Client:
+        """A process that has been asked to introduce itself."""
+        self.control.expect(identity)
+        client = Client(self._port, identity)
+        self.serve_until_it_speaks_to(client)
+        return client
+
+    def serve_until_it_speaks_to(self, client: Client) -> None:
+        def has_spoken() -> bool:
+            for key, _ in self.selector.select(0.02):
+                key.data()
+            return bool(select.select([client.socket], [], [], 0)[0])
+
+        until(has_spoken)
+
+    def hold_up(self, seconds: float) -> None:
+        """Let time pass once something has arrived, and read nothing."""
+        until(lambda: self.selector.select(0))
+        self.now += seconds
+
+
+@pytest.fixture
+def held_up(monkeypatch):
+    with selectors.DefaultSelector() as selector:
+        found = HeldUp(selector)
+        monkeypatch.setattr("hvdtune.launch.elastic.driver.control.time", found)
+        yield found
+        found.control.close()
+
+
+def test_who_has_spoken_is_not_silent_although_nobody_has_listened(held_up):
+    clients = {name: held_up.connected(name) for name in ("a", "b")}
+    for client in clients.values():
+        client.introduce()
+        held_up.serve_until_it_speaks_to(client)
+        assert client.hear()["kind"] == "welcome"
+    clients["a"].say("beat")
+    held_up.hold_up(6.0)
+    assert held_up.control.silent(5.0, held_up.now) == ["b"]
+    assert held_up.control.silence_due(5.0) == held_up.now + 5.0
+
+
+def test_an_introduction_that_nobody_has_read_is_in_time(held_up):
+    client = held_up.connected("a")
+    client.introduce()
+    held_up.hold_up(3600.0)
+    held_up.control.drop_strangers(held_up.now)
+    assert client.hear()["kind"] == "welcome"
+
+
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
@@ -204,7 +268,7 @@ class Starter:
         assert client.hear()["kind"] == "welcome"
         client.say("ready", generation=0, reason=messages.START, why="", function="")
         place = client.hear()
-        assert place["environment"]["HOROVOD_GLOO_IFACE"] is None
+        assert "HOROVOD_GLOO_IFACE" not in place["environment"], "what the user has set stays"
         names = ("HOROVOD_RANK", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HVDTUNE_JOB_ID")
         self.places.append(tuple(place["environment"][name] for name in names))
         client.say("joined", generation=1)
@@ -231,6 +295,25 @@ def test_a_job_whose_processes_others_start():
         driver.close()
     assert (end.status, end.text, said) == (0, "", [])
     assert sorted(starter.places) == [("0", "x", "j-1"), ("1", "x", "j-1"), ("2", "x", "j-1")]
+
+
+def test_a_place_unsets_what_only_earlier_meetings_have_set():
+    name = "HOROVOD_GLOO_IFACE"
+    meetings: list[dict[str, str]] = [{}, {name: "ib0"}, {}]
+    sent: list[dict[str, Any]] = []
+    [slot] = assign_ranks([Host("x", 1)], 1)
+    with selectors.DefaultSelector() as selector:
+        driver = Driver(
+            selector, Membership(Limits(1, 1), Exclusion()), job="j", secret=SECRET,
+            heartbeat=0.0, say=print,
+        )  # fmt: skip
+        driver.starter = SimpleNamespace(meeting=lambda hosts: meetings.pop(0))
+        driver._control.send = lambda *_words, **fields: sent.append(fields["environment"])
+        for generation in (1, 2, 3):
+            driver._place(Place(generation, (Member("a", slot, False),), False))
+        driver.close()
+    assert name not in sent[0]
+    assert [environment[name] for environment in sent[1:]] == ["ib0", None]
 
 
 class OneFails(Starter):

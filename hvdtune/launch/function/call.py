@@ -7,6 +7,7 @@ the caller ends, nothing is left on the disk.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -120,7 +121,7 @@ def _result(rank: int, file: IO[bytes]) -> Any:
 def _streams() -> Iterator[list[IO[bytes]]]:
     """Files for the launcher's stdout and stderr that lead to sys.stdout and sys.stderr.
 
-    Notebooks and test tools put objects there that no process can write to. For those, a pipe and
+    Notebooks and test tools put objects there to which no process can write. For those, a pipe and
     a thread pass on what the workers print.
     """
     files: list[IO[bytes]] = []
@@ -145,6 +146,12 @@ def _streams() -> Iterator[list[IO[bytes]]]:
 
 
 def _descriptor(stream: Any) -> int | None:
+    """The descriptor of the file that a stream writes to; None if it is no file's stream.
+
+    Other streams may have one that leads elsewhere: a notebook's leads to its server's terminal.
+    """
+    if not isinstance(stream, io.TextIOWrapper):
+        return None
     try:
         return int(stream.fileno())
     except (AttributeError, OSError, ValueError, TypeError):

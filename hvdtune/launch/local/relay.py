@@ -11,6 +11,9 @@ from typing import BinaryIO
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local.output import Console, ConsoleClosedError, WorkerStream
 
+# Reads of a stream that is flushed. A pipe holds less, but a descendant may write for ever.
+_MOST_READS = 64
+
 
 class Relay:
     """Passes output on as it arrives; the job's own sentences go the same way.
@@ -67,7 +70,9 @@ class Relay:
 
     def flush(self, stream: WorkerStream) -> None:
         """Pass on what has been written, and close the stream if it has ended."""
-        while not stream.closed:
+        for _ in range(_MOST_READS):
+            if stream.closed:
+                return
             lines, goes_on = stream.read()
             self.print(stream, lines)
             if not goes_on:

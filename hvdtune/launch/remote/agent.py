@@ -173,7 +173,7 @@ class _Agent:
                 self._send(Kind.EXIT, frame.number, b"-" + frame.payload)
             if worker is not None and worker.process.pid in self._running:
                 send = os.killpg if frame.kind == Kind.SIGNAL_GROUP else os.kill
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     send(worker.process.pid, int(frame.payload))
 
     def _lose_launcher(self) -> None:
@@ -185,7 +185,7 @@ class _Agent:
         self._unsent.clear()
         self._deadline = time.monotonic() + GRACE_SECONDS
         for pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGTERM)
 
     # -- workers --
@@ -235,7 +235,7 @@ class _Agent:
                         break
             self._send(Kind.EXIT, worker.number, str(code).encode())
             if self._serves:  # before the job's end nothing else ends what the worker has started
-                with contextlib.suppress(ProcessLookupError):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
 
     def _pass_on(self, worker: _Worker, descriptor: int) -> bool:

@@ -63,6 +63,11 @@ class Connection:
         return self._process.pid
 
     @property
+    def closed(self) -> bool:
+        """Whether `close` has been called: nothing reaches the host any more."""
+        return self._closed
+
+    @property
     def has_unsent(self) -> bool:
         """Whether `pump` has something to do."""
         return bool(self._unsent)

@@ -100,7 +100,12 @@ class Control:
 
     def silent(self, seconds: float, now: float) -> list[str]:
         """Connected processes that have been silent for this long; each is named once."""
-        found = [name for name, heard in self._heard_at.items() if now - heard >= seconds]
+        late = [name for name, heard in self._heard_at.items() if now - heard >= seconds]
+        for identity in late:
+            # Its messages may wait to be read: something else may have held the driver up.
+            if identity in self._peers:
+                self._serve(self._peers[identity])
+        found = [name for name in late if now - self._heard_at.get(name, now) >= seconds]
         for identity in found:
             del self._heard_at[identity]
         return found
@@ -116,7 +121,10 @@ class Control:
     def drop_strangers(self, now: float) -> None:
         """Close connections that have not introduced themselves in time."""
         while self._strangers and self._strangers[0].until <= now:
-            self._drop(self._strangers[0])
+            stranger = self._strangers[0]
+            self._serve(stranger)  # its introduction may wait to be read
+            if stranger in self._strangers:
+                self._drop(stranger)
 
     def introductions_due(self) -> float | None:
         """When to call `drop_strangers`."""

@@ -38,7 +38,7 @@ _LOOPBACK = "127.0.0.1"
 # If the driver wakes up this much later than planned, it has heard nothing in between.
 _LATE_SECONDS = 1.0
 _MEASURE_SECONDS = 1.0  # between questions to rank 0
-_MEETING = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GLOO_IFACE")
+_MEETING = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 
 
 class Starter(Protocol):
@@ -91,6 +91,8 @@ class Driver:
         self._control = Control(selector, secret, self._hear)
         self._ports: dict[str, int] = {}  # by the address listened at
         self._silent: set[str] = set()
+        # The variables of all meetings; a place unsets those that its own meeting lacks.
+        self._meeting: dict[str, str | None] = dict.fromkeys(_MEETING)
         self._queue: collections.deque[Action] = collections.deque()
         self._is_busy = False
         self._is_stopped = False
@@ -274,7 +276,7 @@ class Driver:
 
     def _place(self, action: Place) -> None:
         hosts = list(dict.fromkeys(member.slot.hostname for member in action.members))
-        meeting = {**dict.fromkeys(_MEETING), **self.starter.meeting(hosts)}
+        self._meeting = {**dict.fromkeys(self._meeting), **self.starter.meeting(hosts)}
         newcomers = [member.slot.rank for member in action.members if member.newcomer]
         for member in action.members:
             self._control.send(
@@ -283,7 +285,7 @@ class Driver:
                 generation=action.generation,
                 environment={
                     **place(member.slot),
-                    **meeting,
+                    **self._meeting,
                     "HVDTUNE_JOB_ID": f"{self._job}-{action.generation}",
                 },
                 newcomers=newcomers,

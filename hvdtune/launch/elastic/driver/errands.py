@@ -57,7 +57,7 @@ class _Errand:
         self.ended = self.ended or why
         self.due = time.monotonic() + self.seconds
         self.output.clear()
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 

@@ -151,6 +151,9 @@ class Processes:
         """Take the next step towards the processes that a host will get."""
         if not host.waiting or host.is_looked_at:
             return
+        if host.connection is not None and host.connection.closed:
+            # The ends of its workers are being reported; `lost` follows.
+            host.connection = host.facts = None
         if host.is_here is None:
             self._locate(host)
         elif not host.is_here and self._reach.ssh is None:
@@ -171,8 +174,10 @@ class Processes:
             yield host.waiting.pop(0)
 
     def _refuse(self, host: _Host, why: str) -> None:
-        """The host gets none of the processes that were planned for it."""
-        for order in self._taken(host):
+        """The host gets none of the processes that are planned for it now."""
+        # What the driver orders in their place is a new attempt, and may fail for another reason.
+        orders, host.waiting = host.waiting, []
+        for order in orders:
             self._driver.not_started(order.identity, why)
 
     def _look(
@@ -210,7 +215,8 @@ class Processes:
         if not host.is_here:
             assert self._reach.ssh is not None
             name = shlex.quote(host.name)
-            there = f"cd {shlex.quote(os.getcwd())} && "
+            # Where the processes run: in the home directory if there is no such folder.
+            there = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; "
             there += f"HOROVOD_HOSTNAME={name} sh -c {shlex.quote(text)}"
             command = self._reach.ssh.reach(host.name, there)
         self._look(
@@ -281,8 +287,9 @@ class Processes:
         except (TypeError, KeyError, AttributeError):
             raise ValueError("its facts are malformed") from None
         except LaunchError as error:
-            self._refuse(host, str(error).rstrip("."))
+            host.connection = None
             connection.end()
+            self._refuse(host, str(error).rstrip("."))
         else:
             self._go_on(host)
 
@@ -317,6 +324,8 @@ class Processes:
     def lost(self, connection: Connection) -> None:
         """A host's connection has ended; the ends of its workers have been reported already."""
         host = self._hosts[connection.hostname]
+        if host.connection is not connection:
+            return  # what waits now is for the next connection
         host.connection = host.facts = None
         self._refuse(host, connection.last_complaint or "ssh has ended without a message")
 
