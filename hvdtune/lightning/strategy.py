@@ -26,6 +26,9 @@ _REDUCTIONS = {
     "max": hvd.Max,
     "product": hvd.Product,
 }
+# Where torch's schedulers keep learning rates: in an optimizer's groups, and in their attributes.
+_GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_SCHEDULER_RATES = ("base_lrs", "max_lrs")
 
 
 class HvdtuneStrategy(pl.strategies.ParallelStrategy):
@@ -38,7 +41,8 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     accelerator, checkpoint_io, precision_plugin: as for Lightning's own strategies.
     compression: how gradients are sent, for example ``hvdtune.torch.Compression.fp16``.
     sparse_as_dense: reduce sparse gradients (of ``Embedding(sparse=True)``) as dense ones.
-    scale_lr: multiply learning rates by the number of ranks, as Lightning's Horovod strategy did.
+    scale_lr: multiply the learning rates of optimizers and schedulers by the number of ranks, as
+        Lightning's Horovod strategy did.
     """
 
     strategy_name = "hvdtune"
@@ -154,8 +158,7 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         super().setup(trainer)
         self._broadcast_model()
         if fitting:
-            if self._scale_lr:
-                self._scale_learning_rates()
+            self.scale_learning_rates(self.world_size)
             if self.is_distributed:
                 self._averager = GradientAverager(
                     self._param_groups(),
@@ -184,14 +187,25 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
         hvd.broadcast_parameters(tensors, root_rank=0)
 
-    def _scale_learning_rates(self) -> None:
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiply the rates of optimizers and schedulers, if ``scale_lr``; else do nothing."""
+        if not self._scale_lr:
+            return
         for group in self._param_groups():
-            if "lr" in group:
-                group["lr"] = group["lr"] * self.world_size
+            for name in _GROUP_RATES:
+                if name in group:
+                    group[name] = group[name] * factor
         for config in self.lr_scheduler_configs:
-            if hasattr(config.scheduler, "base_lrs"):
-                rates = config.scheduler.base_lrs
-                config.scheduler.base_lrs = [rate * self.world_size for rate in rates]
+            self._scale_schedule(config.scheduler, factor)
+
+    def _scale_schedule(self, scheduler: Any, factor: float) -> None:
+        """Scale the rates that a scheduler, or one that it combines with others, has noted."""
+        for name in _SCHEDULER_RATES:
+            if hasattr(scheduler, name):
+                rates = [rate * factor for rate in getattr(scheduler, name)]
+                setattr(scheduler, name, rates)
+        for part in getattr(scheduler, "_schedulers", ()):
+            self._scale_schedule(part, factor)
 
     def _param_groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]

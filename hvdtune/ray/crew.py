@@ -167,12 +167,17 @@ def _why_it_died(text: str) -> str:
     return re.sub(".*The actor (died|is dead) because ", "", said).rstrip(".")
 
 
+def leave(actors: Sequence[Any], seconds: float | None) -> None:
+    """Wait until these workers have left the job, or died; at most `seconds`, if not None."""
+    with contextlib.suppress(RayError):
+        references = [actor.leave.remote() for actor in actors]
+        ray.wait(references, num_returns=len(references), timeout=seconds)
+
+
 def end(actors: Sequence[Any], orderly: bool) -> None:
     """End these workers; `orderly`: after they have left the job, unless that takes long."""
     if orderly and actors:
-        with contextlib.suppress(RayError):
-            references = [actor.leave.remote() for actor in actors]
-            ray.wait(references, num_returns=len(references), timeout=_LEAVE_SECONDS)
+        leave(actors, _LEAVE_SECONDS)
     for actor in actors:
         with contextlib.suppress(RayError, ValueError):
             ray.kill(actor)

@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import get_placement_group, remove_placement_group
 
 from hvdtune.ray import crew, node_files, recording
 from hvdtune.ray.adapter import BaseParams
@@ -161,6 +162,7 @@ class RayExecutor:
             )
         self.adapter: Any = None  # an actor if Ray is reached through its client
         self._is_remote = False
+        self._group = ""  # the name of the placement group that the adapter makes, if it makes one
         self._recording: recording.Recording | None = None
         self._joins = True
 
@@ -191,7 +193,10 @@ class RayExecutor:
         make: Any = self.params.adapter
         if self._is_remote:
             make = ray.remote(make).options(num_cpus=0).remote
-        self.adapter = make(self.settings, **asdict(self.params))
+        arguments = asdict(self.params)
+        if not self.params.elastic:
+            self._group = arguments["group_name"] = f"hvdtune-{os.urandom(8).hex()}"
+        self.adapter = make(self.settings, **arguments)
         try:
             self._ask(
                 "start",
@@ -243,8 +248,9 @@ class RayExecutor:
         """The path of the job's recording, joined from all ranks' files and fetched from all nodes.
 
         None unless HOROVOD_TIMELINE names a file, in this process or in `extra_env_vars`: the
-        recording is written there, or beside it if that file exists. The job ends on all ranks, as
-        with `hvd.shutdown()`; they may begin another one. `shutdown` calls this if you have not.
+        recording is written there, or beside it if that file exists. When the calls of `run_remote`
+        have ended, the job ends on all ranks, as with `hvd.shutdown()`; they may begin another one.
+        `shutdown` also fetches the recording if you have not.
         """
         if self.adapter is None:
             raise RuntimeError("timeline(): there are no workers: call start() first")
@@ -257,9 +263,10 @@ class RayExecutor:
         if self.adapter is None:
             return
         try:
+            # Before timeline(), which may raise, and waits for calls that have not ended.
+            self._ask("shutdown")
             if self._recording is not None:
                 self.timeline()
-            self._ask("shutdown")
         finally:
             self._forget()
 
@@ -328,8 +335,13 @@ class RayExecutor:
                 recording.save(asked.path, files, self._joins)
 
     def _forget(self) -> None:
-        """End the adapter's actor, and with it everything it has made."""
-        if self._is_remote:
-            with contextlib.suppress(RayError, ConnectionError):
-                ray.kill(self.adapter)
-        self.adapter = None
+        """End the adapter's actor, if there is one, and everything it has made."""
+        adapter, self.adapter = self.adapter, None
+        if not self._is_remote or adapter is None:
+            return
+        with contextlib.suppress(RayError, ConnectionError):
+            ray.kill(adapter)
+        # The actor's own actors end with it, but Ray keeps its group until this program ends.
+        if self._group:
+            with contextlib.suppress(RayError, ConnectionError, ValueError):  # there is none
+                remove_placement_group(get_placement_group(self._group))

@@ -28,6 +28,7 @@ class StaticAdapter(CallingAdapter):
         use_gpu: bool = False,
         gpus_per_worker: float | None = None,
         use_current_placement_group: bool = True,
+        group_name: str = "",
     ) -> None:
         self.settings = settings
         self.num_workers = num_workers
@@ -41,6 +42,7 @@ class StaticAdapter(CallingAdapter):
             "cpus_per_worker": cpus_per_worker,
             "use_gpu": use_gpu,
             "gpus_per_worker": gpus_per_worker,
+            "group_name": group_name,
         }
         self._logs = False  # whether workers have a queue
         self._nodes: list[str] = []  # of these workers, also after their end
@@ -140,10 +142,11 @@ class StaticAdapter(CallingAdapter):
     def collect(self, folder: str) -> dict[str, bytes]:
         """The files of a folder on all nodes that have had workers, by name; deletes the folder.
 
-        Running workers leave the job first, so that their recordings are complete.
+        Workers leave the job first, when their calls have ended, so that their recordings are
+        complete. Those that have died are not waited for.
         """
         if self.members:
-            ray.get([worker.leave.remote() for worker in self.workers])
+            crew.leave(self.workers, None)
         return node_files.collect(self._nodes, folder)
 
     def runs(self) -> bool:

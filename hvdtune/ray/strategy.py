@@ -28,8 +28,19 @@ def create_placement_group(
     Raises TimeoutError, which names the wanted and the existing resources, after `pg_timeout`
     seconds; then nothing is reserved.
     """
+    return _named_group(resources_per_bundle, num_bundles, pg_timeout, pg_strategy, "")
+
+
+def _named_group(
+    resources_per_bundle: Resources,
+    num_bundles: int,
+    pg_timeout: float,
+    pg_strategy: str,
+    name: str,
+) -> tuple[PlacementGroup, list[Resources]]:
+    """The same, with a name by which others find the group; "" for none."""
     bundles = [dict(resources_per_bundle) for _ in range(num_bundles)]
-    group = placement_group(bundles, strategy=pg_strategy)
+    group = placement_group(bundles, strategy=pg_strategy, name=name)
     ready = False
     try:
         ready = group.wait(timeout_seconds=pg_timeout)
@@ -61,11 +72,13 @@ class BaseStrategy:
         use_gpu: bool,
         cpus_per_worker: float,
         gpus_per_worker: float | None,
+        group_name: str = "",
     ) -> None:
         self.settings = settings
         self.use_gpu = use_gpu
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker or 1
+        self.group_name = group_name  # of the group that is made, if one is
         self.placement_group: PlacementGroup | None = None
         self.workers: list[Any] = []
         self._owns_group = False
@@ -95,7 +108,9 @@ class BaseStrategy:
 
     def _reserve(self, resources: Resources, bundles: int, strategy: str) -> None:
         seconds = placement_seconds(self.settings)
-        self.placement_group, _ = create_placement_group(resources, bundles, seconds, strategy)
+        self.placement_group, _ = _named_group(
+            resources, bundles, seconds, strategy, self.group_name
+        )
         self._owns_group = True
 
     def _add_worker(self, bundle: int) -> None:

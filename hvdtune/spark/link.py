@@ -50,8 +50,10 @@ class Peer:
 
     def welcome(self) -> None:
         """Tell the task to continue."""
-        self._connection.sendall(_WELCOME)
-        self._lock.release()
+        try:
+            self._connection.sendall(_WELCOME)
+        finally:  # if the task is gone, nobody may wait to send to it
+            self._lock.release()
 
     def send(self, kind: Kind, number: int, payload: bytes) -> None:
         """Send a frame; if the task is gone, it is dropped."""

@@ -152,6 +152,8 @@ except LookupError as error:
     assert "not mine" in str(error)
 else:
     raise AssertionError("no error")
+groups = ray.util.placement_group_table().values()
+assert {group["state"] for group in groups} == {"REMOVED"}, groups
 executor.shutdown()
 
 def reduce():

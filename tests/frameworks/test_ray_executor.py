@@ -375,6 +375,33 @@ def test_the_recording_is_joined_and_fetched(start: Callable[..., RayExecutor], 
     assert not os.path.exists(folder)
 
 
+def test_a_recording_is_fetched_although_a_rank_has_died(
+    start: Callable[..., RayExecutor], tmp_path: Path
+):
+    file = tmp_path / "t.json"
+    executor = start(num_workers=2, extra_env_vars={"HOROVOD_TIMELINE": str(file)})
+
+    def record() -> None:
+        import numpy as np
+
+        import hvdtune as hvd
+
+        hvd.init()
+        hvd.allreduce(np.ones(1000), name="gradient")
+        hvd.shutdown()
+
+    def die() -> None:
+        if os.environ["HOROVOD_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    executor.run(record)
+    _, second = executor.run_remote(die)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(second, timeout=60)
+    assert executor.timeline() == str(file)
+    assert set(api.read(file).recording.ranks) == {0, 1}
+
+
 def test_shutdown_and_failures_leave_the_recording(
     start: Callable[..., RayExecutor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -15,7 +15,15 @@ import pytest
 from support import ray_sessions  # noqa: F401  (before hvdtune.ray)
 
 import hvdtune.ray
-from hvdtune.ray import ElasticRayExecutor, RayExecutor, coordinator, crew, elastic, recording
+from hvdtune.ray import (
+    ElasticRayExecutor,
+    RayExecutor,
+    coordinator,
+    crew,
+    elastic,
+    recording,
+    runner,
+)
 from hvdtune.ray.elastic import actors, discovery
 from hvdtune.ray.runner import Coordinator, MiniSettings, StaticParams
 from hvdtune.ray.settings import placement_seconds, start_seconds
@@ -246,6 +254,59 @@ def test_an_executor_that_has_not_started_says_so():
     ):
         with pytest.raises(RuntimeError, match=r"there are no workers: call start\(\) first"):
             call()
+
+
+def test_a_recording_that_cannot_be_written_does_not_keep_the_workers(tmp_path: Path):
+    done: list[str] = []
+
+    def collect(folder: str) -> dict[str, bytes]:
+        done.append("collect")
+        return {"t.json": b"0"}
+
+    (tmp_path / "file").touch()
+    executor = RayExecutor(MiniSettings(), num_workers=1)
+    executor.adapter = SimpleNamespace(collect=collect, shutdown=lambda: done.append("shutdown"))
+    executor._recording = recording.Recording(str(tmp_path / "file" / "t.json"), "a folder")
+    with pytest.raises(FileExistsError):
+        executor.shutdown()
+    # Workers that are busy end before anyone waits for their recordings.
+    assert done == ["shutdown", "collect"]
+    executor.shutdown()
+    assert done == ["shutdown", "collect"]
+
+
+def test_an_interrupt_ends_what_ray_s_client_has_made(monkeypatch: pytest.MonkeyPatch):
+    ended: list[Any] = []
+    made: list[dict[str, Any]] = []
+    method = SimpleNamespace(remote=lambda **arguments: "a reference")
+    actor = SimpleNamespace(start=method, shutdown=method)
+
+    def make(settings: Any, **arguments: Any) -> Any:
+        made.append(arguments)
+        return actor
+
+    def interrupted(reference: Any) -> Any:
+        raise KeyboardInterrupt
+
+    kind = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=make))
+    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: True))
+    far = SimpleNamespace(
+        get=interrupted, kill=ended.append, remote=lambda one: kind,
+        util=SimpleNamespace(client=client),
+    )  # fmt: skip
+    monkeypatch.setattr(runner, "ray", far)
+    monkeypatch.setattr(runner, "get_placement_group", lambda name: name)
+    monkeypatch.setattr(runner, "remove_placement_group", ended.append)
+    executor = RayExecutor(MiniSettings(), num_workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        executor.start()
+    name = made[0]["group_name"]
+    assert name.startswith("hvdtune-")
+    assert ended == [actor, name]  # each once
+    executor.adapter = actor
+    with pytest.raises(KeyboardInterrupt):
+        executor.shutdown()
+    assert ended == [actor, name] * 2
 
 
 def test_a_worker_is_an_ordinary_object_outside_ray(monkeypatch: pytest.MonkeyPatch):

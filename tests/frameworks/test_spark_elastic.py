@@ -18,7 +18,7 @@ from support import spark_programs
 from hvdtune.launch.remote.frames import Frame, Kind
 from hvdtune.spark import conf
 from hvdtune.spark.course import Output
-from hvdtune.spark.link import Link, Listener
+from hvdtune.spark.link import Link, Listener, Peer
 
 KEY = "00" * 32
 pytestmark = pytest.mark.timeout(600)
@@ -107,6 +107,18 @@ def test_a_task_is_heard_and_answered() -> None:
     finally:
         listener.close()
     assert Link.open(["127.0.0.1"], listener.port, KEY, 7, {}) is None
+
+
+def test_nobody_waits_for_a_task_that_left_before_its_welcome() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    peer = Peer(ours)
+    with ours, pytest.raises(OSError, match="Broken pipe"):
+        peer.welcome()
+    sending = threading.Thread(target=peer.send, args=(Kind.SIGNAL, 3, b"15"), daemon=True)
+    sending.start()
+    sending.join(10)
+    assert not sending.is_alive()
 
 
 def test_strangers_are_not_heard() -> None:

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow")
 import cloudpickle
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from pyspark.ml import Pipeline, PipelineModel
@@ -37,6 +38,7 @@ from hvdtune.spark.common.params import ESTIMATOR, MODEL
 from hvdtune.spark.common.store import Store
 from hvdtune.spark.torch import TorchEstimator, TorchModel
 from hvdtune.spark.torch.datamodule import TorchDataModule
+from hvdtune.spark.torch.objective import constructed
 from hvdtune.torch import Compression
 
 # What the ranks get of this file goes with its code.
@@ -301,6 +303,23 @@ def test_own_step_and_own_data(df: Any, store: Any):
     assert losses(model)[0] > 100
 
 
+def test_loss_constructors_get_what_they_name():
+    known = {"model": 1, "optimizer": 2, "plan": 3}
+    made = constructed(
+        [
+            lambda **given: given,
+            lambda model, **given: (model, given),
+            lambda optimizer=0, *, plan: (optimizer, plan),
+            lambda *model: model,
+            lambda: "nothing",
+            torch.nn.MSELoss,
+        ],
+        known,
+    )
+    assert made[:5] == [known, (1, {"optimizer": 2, "plan": 3}), (2, 3), (), "nothing"]
+    assert made[5].reduction == "mean"
+
+
 # ---- what is kept ----
 
 
@@ -320,6 +339,21 @@ def test_resuming_and_data_that_lie_there(df: Any, store: Any, tmp_path: Path):
     df.select("dense", "y").write.parquet(unkept.get_train_data_path(5))
     estimator(unkept, run_id="mine", epochs=1).fit_on_parquet(dataset_idx=5)
     assert not unkept.exists(unkept.get_run_path("mine"))
+
+
+def test_without_validation_nobody_looks_for_its_data(store: Any, monkeypatch: pytest.MonkeyPatch):
+    """A store on Databricks would wait for them."""
+    folder = Path(store.get_localized_path(store.get_train_data_path()))
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"dense": [[1.0] * 4] * 3, "y": [1.0] * 3}), folder / "p.parquet")
+    looks, look = [], store.is_parquet_dataset
+    monkeypatch.setattr(store, "is_parquet_dataset", lambda path: looks.append(path) or look(path))
+    for validation, folders in ((None, 1), (0.5, 2)):
+        with pytest.raises(ValueError, match=r"3 row\(s\) for training are too few for 200"):
+            estimator(store, validation=validation, backend=RanksBackend(200)).fit_on_parquet()
+        paths = [store.get_train_data_path(), store.get_val_data_path()]
+        assert looks == paths[:folders]
+        looks.clear()
 
 
 def test_data_are_written_once(df: Any, store: Any):
@@ -515,11 +549,19 @@ def test_lightning(df: Any, store: Any):
             self.log("val_rows", float(len(batch["y"])), sync_dist=True)
 
         def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.05)
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+            # After each epoch the rate is again what the scheduler began with.
+            constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+            return [optimizer], [constant]
 
     class Note(pl.Callback):
         def on_fit_start(self, trainer: Any, module: Any) -> None:
             print("noted", trainer.world_size)
+
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            print(f"rate {trainer.optimizers[0].param_groups[0]['lr']:.3f}")
+
+        on_train_end = on_train_epoch_start
 
     backend = RanksBackend(2)
     one = lightning.TorchEstimator(
@@ -534,9 +576,13 @@ def test_lightning(df: Any, store: Any):
     assert told[-1]["train_loss"] < told[0]["train_loss"] / 2
     assert told[0]["val_rows"] == 10
     assert len(store.get_checkpoints("l")) == 1
-    more = one.setEpochs(1).fit(df).getHistory()
+    assert re.findall(r"rate (\S+)", backend.output) == ["0.100"] * 4
+    fewer = RanksBackend(1)
+    more = one.setEpochs(1).setBackend(fewer).fit(df).getHistory()
     assert len(more) == 1
     assert more[0]["train_loss"] < told[-1]["train_loss"]
+    assert re.findall(r"rate (\S+)", fewer.output) == ["0.050"] * 2
+    assert not list(Path(store.get_localized_path(store.get_run_path("l"))).glob("**/*resumed*"))
     row = model.transform(df).select("dense", "y__output").first()
     expected = predicted(model.getModel(), row["dense"].toArray()[None])
     assert row["y__output"] == pytest.approx(expected.item(), abs=1e-6)

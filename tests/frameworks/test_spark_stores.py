@@ -21,7 +21,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hvdtune.spark.common.columns import from_table, transformed
+from hvdtune.spark.common.columns import Columns, from_table, transformed
 from hvdtune.spark.common.datamodule import DataModule, ParquetDataModule
 from hvdtune.spark.common.plan import rows_of
 from hvdtune.spark.common.shards import ShardReader, deal, row_groups, shuffled
@@ -295,6 +295,49 @@ def test_cached_rows_are_read_once(tmp_path: Path):
     assert [sorted(epoch) for epoch in epochs] == [list(range(total))] * 3
     assert epochs[0] != epochs[1]
     assert len(loads) == 6
+
+
+def test_shuffling_keeps_values_of_all_types():
+    blocks = [
+        {"x": np.array([1, 2]), "t": np.array(["a", "b"])},
+        {"x": np.array([2.5, np.nan]), "t": np.array(["long", "longer"])},
+    ]
+    for buffer_rows in (0, 1, 4):
+        found = list(shuffled(iter(blocks), np.random.default_rng(0), buffer_rows, 4, 4))
+        x = np.concatenate([part["x"] for part in found])
+        assert sorted(x[~np.isnan(x)].tolist()) == [1, 2, 2.5]
+        assert len(x) == 4
+        texts = [text for part in found for text in part["t"].tolist()]
+        assert sorted(texts) == ["a", "b", "long", "longer"]
+
+
+@pytest.mark.parametrize("more", [{}, {"shuffle": False}, {"cache": True}])
+def test_row_groups_with_rows_of_other_shapes(tmp_path: Path, more: dict[str, bool]):
+    for number, length in enumerate((3, 1)):
+        table = pa.table({"id": [number] * 4, "l": [[1.0] * length] * 4})
+        (tmp_path / "data").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / "data" / f"part-{number}.parquet")
+    reader = ShardReader(str(tmp_path / "data"), None, 4, seed=0, **more)
+    with pytest.raises(ValueError, match=r"'l' has rows of shape \(\d,\) and rows of shape \(\d,"):
+        list(reader)
+
+
+@pytest.mark.parametrize("more", [{}, {"shuffle": False}, {"cache": True}])
+def test_rows_that_a_transformation_drops(tmp_path: Path, more: dict[str, bool]):
+    write(tmp_path / "data", [30])
+
+    def read(below: int) -> list[Columns]:
+        def keep(columns: Columns) -> Columns:
+            return transformed(columns, lambda frame: frame[frame["id"] < below])
+
+        folder = str(tmp_path / "data")
+        return list(ShardReader(folder, None, 4, epochs=2, seed=0, transform=keep, **more))
+
+    found = read(10)  # of five row groups, three are empty then
+    assert sorted(np.concatenate([part["id"] for part in found])) == sorted([*range(10)] * 2)
+    assert {part["v"].shape[1:] for part in found} == {(3,)}
+    with pytest.raises(ValueError, match=r"left no rows for rank 0, which reads 30 row\(s\) of /"):
+        read(0)
 
 
 def test_more_ranks_than_rows(tmp_path: Path):

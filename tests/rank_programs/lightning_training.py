@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from rank_programs.lightning_cases import (
 )
 from rank_programs.torch_cases import error_of
 from torch.nn.functional import mse_loss
+from torch.optim import lr_scheduler as schedules
 from torch.utils.checkpoint import checkpoint
 
 import hvdtune.torch as hvd
@@ -246,6 +249,46 @@ def learning_rates() -> None:
         assert group["lr"] == 0.05 * 0.25 * factor, (name, group["lr"])
 
 
+class Scheduled(Module):
+    """Its learning rate follows a schedule that is given."""
+
+    def __init__(self, schedule: Callable[[Any], Any]) -> None:
+        super().__init__(0)
+        self.schedule = schedule
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        return [optimizer], [self.schedule(optimizer)]
+
+
+# Schedules that keep learning rates elsewhere than in base_lrs of their own.
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "sequence": lambda o: schedules.SequentialLR(
+        o, [schedules.LinearLR(o, 1.0, 1.0, 1), schedules.CosineAnnealingLR(o, 10)], [1]
+    ),
+    "chain": lambda o: schedules.ChainedScheduler(
+        [schedules.LambdaLR(o, lambda epoch: 0.5**epoch)]
+    ),
+    "one cycle": lambda o: schedules.OneCycleLR(o, max_lr=0.05, total_steps=5),
+    "cycles": lambda o: schedules.CyclicLR(o, base_lr=0.01, max_lr=0.05, step_size_up=4),
+}
+
+
+def learning_rates_of_schedules() -> None:
+    for name, schedule in SCHEDULES.items():
+        alone = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05, momentum=0.9)
+        course = schedule(alone)
+        for _epoch in range(2):
+            alone.step()
+            course.step()
+        strategy = HvdtuneStrategy(scale_lr=True)
+        options = {"strategy": strategy, "max_epochs": 2, "limit_train_batches": 1}
+        trainer = fit(Scheduled(schedule), True, **options)
+        [group] = trainer.optimizers[0].param_groups
+        expected = alone.param_groups[0]["lr"] * hvd.size()
+        assert math.isclose(group["lr"], expected), (name, group["lr"], expected)
+
+
 def compressed() -> None:
     strategy = HvdtuneStrategy(compression=hvd.Compression.fp16)
     module, alone = Module(0), Module(0)
@@ -266,5 +309,6 @@ CHECKS = (
     manual_optimization,
     batch_norm,
     learning_rates,
+    learning_rates_of_schedules,
     compressed,
 )

@@ -70,9 +70,8 @@ class HorovodEstimator(TableParams, Estimator[Any], Persistent):
         changes = self.value("transformation_fn") is not None
         labels, features = self.value("label_cols"), self.value("feature_cols")
         train_rows, val_rows, metadata, row_bytes = util.get_simple_meta_from_parquet(
-            store, labels, features, weight, dataset_idx
+            store, labels, features, weight, dataset_idx, bool(self.value("validation"))
         )
-        val_rows = val_rows if self.value("validation") else 0
         ranks = backend.num_processes()
         self._require_rows("training", train_rows, ranks)
         if self.value("validation"):

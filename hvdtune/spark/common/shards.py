@@ -89,7 +89,8 @@ class ShardReader:
     first rows join them; only the very last batch may be smaller. cache: keep all rows of the shard
     in memory. read_ahead: whether a thread reads the next row group.
 
-    Raises ValueError if there are no rows for this shard.
+    Raises ValueError if there are no rows for this shard. While it is read, raises ValueError if
+    `transform` leaves none of them, and for a column whose rows differ in shape.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class ShardReader:
         read_ahead: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        self._folder, self._shard = folder, shard
         groups = row_groups(folder, storage_options)
         self.total_rows = sum(group.rows for group in groups)
         deal_seed = (0 if seed is None else seed) if shuffle else None
@@ -134,13 +136,23 @@ class ShardReader:
     def _all_epochs(self) -> Iterator[Columns]:
         epoch = 0
         while self._epochs is None or epoch < self._epochs:
-            yield from self._epoch()
+            rows = 0
+            for block in self._epoch():
+                rows += _length(block)
+                yield block
+            if not rows:  # without this check, an endless reader would read on and give nothing
+                raise ValueError(
+                    f"transformation_fn left no rows for rank {self._shard}, which reads "
+                    f"{self.rows} row(s) of {self._folder}: it must leave every rank at least one."
+                )
             epoch += 1
 
     def _epoch(self) -> Iterator[Columns]:
         if self._cache is not None:
             if not self._cache:
-                read = list(self._read(self._pieces))
+                read = list(_checked(self._read(self._pieces)))
+                if not read:
+                    return
                 self._cache = [_joined(read)]
             columns = self._cache[0]
             if self._shuffle:
@@ -151,11 +163,11 @@ class ShardReader:
                 yield columns
             return
         if not self._shuffle:
-            yield from self._read(self._pieces)
+            yield from _checked(self._read(self._pieces))
             return
         order = self._random.permutation(len(self._pieces))
         yield from shuffled(
-            self._read([self._pieces[index] for index in order]),
+            _checked(self._read([self._pieces[index] for index in order])),
             self._random,
             self._buffer_rows,
             self.rows,
@@ -181,6 +193,22 @@ class ShardReader:
         return self._transform(columns) if self._transform is not None else columns
 
 
+def _checked(blocks: Iterator[Columns]) -> Iterator[Columns]:
+    """The blocks that have rows. Raises ValueError if a column's rows differ in shape."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for block in blocks:
+        if not _length(block):
+            continue  # its columns may have any shape
+        for name, array in block.items():
+            shape, own = shapes.setdefault(name, array.shape[1:]), array.shape[1:]
+            if own != shape:
+                raise ValueError(
+                    f"column {name!r} has rows of shape {shape} and rows of shape {own}: all rows "
+                    "must have the same shape."
+                )
+        yield block
+
+
 def shuffled(
     blocks: Iterator[Columns],
     random: np.random.Generator,
@@ -192,7 +220,7 @@ def shuffled(
 
     A new row replaces one drawn at random, which is yielded; `at_once` rows at a time. With
     buffer_rows 0, only the rows within a block are shuffled. rows: how many to expect; the buffer
-    is no larger.
+    is no larger. Blocks may have different types, but not rows of different shapes.
     """
     buffer: Columns = {}
     held = room = 0
@@ -204,6 +232,7 @@ def shuffled(
             room = min(buffer_rows, rows)
             # The operating system provides the memory only when it is written to.
             buffer = {name: np.empty((room, *a.shape[1:]), a.dtype) for name, a in block.items()}
+        buffer = _widened(buffer, block, held)
         fill, rest = order[: room - held], order[room - held :]
         for name, array in buffer.items():
             array[held : held + len(fill)] = block[name][fill]
@@ -222,6 +251,20 @@ def shuffled(
     order = random.permutation(held)
     for start in range(0, held, at_once):
         yield _taken(buffer, order[start : start + at_once])
+
+
+def _widened(buffer: Columns, block: Columns, held: int) -> Columns:
+    """The buffer, of which `held` rows are in use, in types that can also hold the block's values.
+
+    pandas, for example, makes a block's whole numbers floating-point numbers if a value is missing.
+    """
+    found = dict(buffer)
+    for name, array in buffer.items():
+        dtype = np.result_type(array.dtype, block[name].dtype)
+        if dtype != array.dtype:
+            found[name] = np.empty(array.shape, dtype)
+            found[name][:held] = array[:held]
+    return found
 
 
 def _distinct(random: np.random.Generator, below: int, count: int) -> np.ndarray[Any, Any]:

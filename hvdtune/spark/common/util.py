@@ -232,12 +232,14 @@ def get_simple_meta_from_parquet(
     feature_columns: Sequence[str],
     sample_weight_col: str | None = None,
     dataset_idx: int | None = None,
+    has_validation: bool = True,
 ) -> tuple[int, int, Metadata, float]:
     """The store's contents: training rows, validation rows, the columns, and bytes per row.
 
     For each column: `spark_data_type`, Spark's name, and `shape`, the numbers per row. It reads
-    only footers, and one row of sparse vectors. Raises ValueError if there are no training data, or
-    a column is missing.
+    only footers, and one row of sparse vectors. has_validation: whether to look for validation
+    rows; if not, there are 0. Raises ValueError if there are no training data, or a column is
+    missing.
     """
     wanted = list(dict.fromkeys([*feature_columns, *label_columns]))
     if sample_weight_col is not None and sample_weight_col not in wanted:
@@ -268,7 +270,7 @@ def get_simple_meta_from_parquet(
     size = sum(_bytes(group, wanted) for group in groups) / rows
     val_path = store.get_val_data_path(dataset_idx)
     val_rows = 0
-    if store.is_parquet_dataset(val_path):
+    if has_validation and store.is_parquet_dataset(val_path):  # which may wait for the folder
         val_rows = sum(group.rows for group in row_groups(val_path, options))
     return rows, val_rows, metadata, size
 

@@ -17,6 +17,7 @@ from hvdtune.spark.lightning.datamodule import TorchDataModule
 from hvdtune.spark.lightning.legacy import TrainedModule
 from hvdtune.spark.lightning.remote import LightningProgram, LightningResult, train
 from hvdtune.spark.torch import estimator as of_torch
+from hvdtune.spark.torch.objective import constructed
 from hvdtune.spark.torch.serialization import dumps, loads
 
 #: The oldest PyTorch Lightning that is supported; the name is Horovod's.
@@ -114,7 +115,8 @@ class TorchEstimator(HorovodEstimator):
             return model
         losses = of_torch.losses_of(self, "loss")
         if losses is None:
-            losses = [make() for make in of_torch.losses_of(self, "loss_constructors") or []]
+            known = {"model": model, "optimizer": self.value("optimizer"), "plan": plan}
+            losses = constructed(of_torch.losses_of(self, "loss_constructors") or [], known)
         return TrainedModule(
             model,
             self.value("optimizer"),

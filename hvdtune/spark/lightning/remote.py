@@ -7,8 +7,8 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,8 @@ from hvdtune.lightning.package import pl
 from hvdtune.spark.common.plan import TrainingPlan
 from hvdtune.spark.lightning.datamodule import EpochLoader
 from hvdtune.spark.torch.serialization import dumps, loads
+
+_RANKS = "hvdtune_ranks"  # a checkpoint's entry
 
 
 @dataclass
@@ -49,8 +51,8 @@ def train(plan: TrainingPlan, program: bytes, checkpoint: bytes | None) -> Light
     """
     hvd.init()
     try:
-        with _folder(plan) as folder, _data(plan) as data:
-            return _train(plan, loads(program), checkpoint, folder, data)
+        with _folder(plan) as folder, _data(plan) as data, _resumed(checkpoint) as resumed:
+            return _train(plan, loads(program), resumed, folder, data)
     finally:
         hvd.shutdown()
 
@@ -77,6 +79,26 @@ def _data(plan: TrainingPlan) -> Iterator[Any]:
             yield data
 
 
+class _Resumed(NamedTuple):
+    """A checkpoint as the file that Lightning needs, and how many epochs it has completed."""
+
+    path: str | None
+    epochs: int
+
+
+@contextlib.contextmanager
+def _resumed(checkpoint: bytes | None) -> Iterator[_Resumed]:
+    """The checkpoint in a file of this rank's own, which the store does not keep."""
+    if checkpoint is None:
+        yield _Resumed(None, 0)
+        return
+    with tempfile.TemporaryDirectory(prefix="hvdtune-run-") as folder:
+        path = os.path.join(folder, "resumed.ckpt")
+        with open(path, "wb") as file:
+            file.write(checkpoint)
+        yield _Resumed(path, int(loads(checkpoint)["epoch"]) + 1)
+
+
 def _loaders(data: Any, train_steps: int, val_steps: int) -> dict[str, Any]:
     """The data arguments of `Trainer.fit`."""
     if isinstance(data, pl.LightningDataModule):
@@ -88,13 +110,13 @@ def _loaders(data: Any, train_steps: int, val_steps: int) -> dict[str, Any]:
 
 
 def _train(
-    plan: TrainingPlan, program: LightningProgram, checkpoint: bytes | None, folder: str, data: Any
+    plan: TrainingPlan, program: LightningProgram, resumed: _Resumed, folder: str, data: Any
 ) -> LightningResult | None:
     if plan.random_seed is not None:
         torch.manual_seed(plan.random_seed + hvd.rank())
     train_steps, val_steps = plan.steps(hvd.size())
     record = _Record(plan, folder)
-    callbacks = [*program.callbacks, record]
+    callbacks = [_Rates(), *program.callbacks, record]
     place = os.path.join(folder, plan.store.checkpoint_filename)
     if plan.store.saving_runs:
         own = [one for one in callbacks if isinstance(one, pl.callbacks.ModelCheckpoint)]
@@ -104,7 +126,6 @@ def _train(
             callbacks.insert(0, pl.callbacks.ModelCheckpoint(dirpath=place))
     if program.terminate_on_nan:
         callbacks.append(_FiniteLoss())
-    resumed = _Resumed(checkpoint, folder)
     arguments: dict[str, Any] = {
         "strategy": HvdtuneStrategy(
             compression=plan.gradient_compression or hvd.Compression.none, scale_lr=True
@@ -138,21 +159,24 @@ def _train(
     return LightningResult(record.history, dumps(module.state_dict()))
 
 
-@dataclass
-class _Resumed:
-    """A checkpoint as the file that Lightning needs, and how many epochs it has completed."""
+class _Rates(pl.Callback):
+    """Fits a checkpoint's learning rates to this run's number of ranks."""
 
-    checkpoint: bytes | None
-    folder: str
-    path: str | None = field(default=None, init=False)
-    epochs: int = field(default=0, init=False)
+    def __init__(self) -> None:
+        self._ranks_before: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.checkpoint is not None:
-            self.path = os.path.join(self.folder, f".resumed-{hvd.rank()}.ckpt")
-            with open(self.path, "wb") as file:
-                file.write(self.checkpoint)
-            self.epochs = int(loads(self.checkpoint)["epoch"]) + 1
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note for how many ranks the rates are."""
+        checkpoint[_RANKS] = trainer.world_size
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note for how many ranks they were."""
+        self._ranks_before = checkpoint.get(_RANKS)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Scale them; the checkpoint's have replaced those that the strategy has scaled."""
+        if self._ranks_before and isinstance(trainer.strategy, HvdtuneStrategy):
+            trainer.strategy.scale_learning_rates(trainer.world_size / self._ranks_before)
 
 
 class _Record(pl.Callback):

@@ -37,7 +37,10 @@ _INPUT_SHAPES = Entry(
 )
 _LOSS = Entry("loss", None, "a loss function or module, or one for each label", items)
 _CONSTRUCTORS = Entry(
-    "loss_constructors", None, "functions that make the losses on the ranks, instead of loss", items
+    "loss_constructors",
+    None,
+    "functions that make the losses, instead of loss; they may take model, optimizer and plan",
+    items,
 )
 
 

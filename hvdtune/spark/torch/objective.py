@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,25 @@ def takes_reduction(loss: Any) -> bool:
     except (TypeError, ValueError):
         return True  # a built-in: only the call can tell
     return any(p.name == "reduction" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def constructed(
+    constructors: Sequence[Callable[..., Any]], known: Mapping[str, Any]
+) -> list[Callable[..., Any]]:
+    """The losses that `loss_constructors` make.
+
+    As in Horovod, a constructor gets `known` as keywords; but only those that its signature names,
+    unless it takes any.
+    """
+    return [make(**_accepted(make, known)) for make in constructors]
+
+
+def _accepted(function: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return dict(known)
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return {name: value for name, value in known.items() if name in named}
 
 
 class Objective:

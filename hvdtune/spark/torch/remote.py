@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 import hvdtune.torch as hvd
 from hvdtune.spark.common.plan import TrainingPlan, endless, sizes_of
 from hvdtune.spark.task import get_available_devices
-from hvdtune.spark.torch.objective import Objective, as_inputs, dtype_of
+from hvdtune.spark.torch.objective import Objective, as_inputs, constructed, dtype_of
 from hvdtune.spark.torch.serialization import dumps, loads
 
 
@@ -95,12 +94,7 @@ class _Training:
             losses = given
         else:
             known = {"model": self.model, "optimizer": self.optimizer, "plan": self.plan}
-            constructors = self.program.loss_constructors or []
-            # As in Horovod, constructors get these arguments, but need not accept them.
-            losses = [
-                make(known) if inspect.signature(make).parameters else make()
-                for make in constructors
-            ]
+            losses = constructed(self.program.loss_constructors or [], known)
         return [
             loss.to(self.device) if isinstance(loss, torch.nn.Module) else loss for loss in losses
         ]
