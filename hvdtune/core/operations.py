@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import hvdtune._native as _native
@@ -220,15 +221,19 @@ def _submit(
     place = _place_of(KIND_NAMES[kind], [*inputs, *(outputs or ())])
     if place[0] >= 0:
         finish = _behind_gpu(finish, inputs[0].current_stream)
-    on_wire, cacheable = wire_name(kind, grouped, name, set_id)
-    if not cacheable and call_sites.is_next() and inputs:
-        call_sites.tell(on_wire.partition(".")[0], set_id, inputs[0].shape)
     tensors = [
         (buffer.pointer, 0 if outputs is None else outputs[i].pointer, buffer.dtype, buffer.shape)
         for i, buffer in enumerate(inputs)
     ]
+    pending = Pending(engine, (inputs, outputs), finish, None)
+    # A signal handler may raise whenever a call returns to the interpreter, also after the engine
+    # has accepted the operation. `extend` makes the call and keeps its handle without returning.
+    accepted: list[int] = []
+    on_wire, cacheable = wire_name(kind, grouped, name, set_id)
     try:
-        handle = engine.submit(
+        if not cacheable and call_sites.is_next() and inputs:
+            call_sites.tell(on_wire.partition(".")[0], set_id, inputs[0].shape)
+        arguments = (
             kind,
             on_wire,
             tensors,
@@ -242,12 +247,13 @@ def _submit(
             list(splits),
             *place,
         )
-    except BaseException:
-        if name is None:
+        accepted.extend(starmap(engine.submit, [arguments]))
+    finally:
+        if accepted:
+            _pending[accepted[0]] = pending  # the engine uses its memory until it is done
+        elif name is None:
             give_back_name(on_wire, set_id)
-        raise
-    _pending[handle] = Pending(engine, (inputs, outputs), finish, None)
-    return handle
+    return accepted[0]
 
 
 def _place_of(kind: str, buffers: Sequence[Buffer]) -> tuple[int, tuple[int, ...]]:

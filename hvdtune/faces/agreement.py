@@ -12,6 +12,7 @@ reduction and gives it up must not be matched with a rank that has not started i
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from hvdtune.core.process_sets import ProcessSet, id_of
 from hvdtune.core.reduce_ops import Max
 from hvdtune.faces.gradients import Layout
 from hvdtune.faces.wire_names import WireNames
+
+_MOST = 2**30 - 1  # a digest; the next bit is a flag
 
 
 class Member(Protocol):
@@ -61,11 +64,15 @@ def agree(
     """
     set_id = id_of(process_set)
     numbers = [names.number_to_ask_for(m.parameter, m.name, set_id) for m in members]
+    digest = _digest_of(members)
+    # If the digests are equal, the largest of all ranks' last column are _MOST together. If they
+    # are not, that is seen unless the ranks also differ in a flag. Ranks that have joined send
+    # zeros, which change no maximum.
     table = np.array(
         [
-            [*numbers, not overlaps],
-            [*(layout.dense for layout in seen), not tries],
-            [*(layout.sparse_dims for layout in seen), 0],
+            [*numbers, (not overlaps) * (_MOST + 1) + digest],
+            [*(layout.dense for layout in seen), (not tries) * (_MOST + 1) + digest],
+            [*(layout.sparse_dims for layout in seen), _MOST - digest],
         ],
         dtype=np.int32,
     )
@@ -78,11 +85,19 @@ def agree(
         if "Mismatched" not in str(error):
             raise
         raise HorovodInternalError(_difference(members, name, process_set)) from error
-    *columns, (busy, untried, _) = table.T.tolist()
+    *columns, (busy, untried, rest) = table.T.tolist()
+    if {busy & _MOST, untried & _MOST} != {_MOST - rest}:
+        raise HorovodInternalError(_difference(members, name, process_set))
     for member, (number, dense, dims) in zip(members, columns, strict=True):
         member.wire_name = names.take_number(member.parameter, member.name, set_id, number)
         member.layout = Layout(bool(dense), dims)
-    return not busy, not untried
+    return busy <= _MOST, untried <= _MOST
+
+
+def _digest_of(members: Sequence[Member]) -> int:
+    """A number from 0 to _MOST that stands for the members' names."""
+    text = "\n".join(member.name for member in members)
+    return zlib.crc32(text.encode(errors="surrogatepass")) >> 2
 
 
 def _difference(members: Sequence[Member], name: str, process_set: ProcessSet) -> str:

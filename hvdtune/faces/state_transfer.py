@@ -14,10 +14,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Stands for a tensor; its values follow under the name `key`."""
+    """Stands for a tensor; its values follow under the name `key`.
+
+    `device_type`: the kind of device on which the sender has it, such as "cpu".
+    """
 
     shape: tuple[int, ...]
     dtype: Any
+    device_type: str
     key: str
 
 
@@ -43,32 +47,33 @@ class Packing:
             self._occurrences[name] += 1
             key = f"{name}.{self._occurrences[name]}"
             self.tensors[key] = value
-            return Place(tuple(value.shape), value.dtype, key)
+            return Place(tuple(value.shape), value.dtype, value.device.type, key)
         return _rebuilt(value, lambda item: self._place(item, name))
 
 
 class Filling:
     """Unpacks state, and collects the tensors yet to be filled in `tensors`, by their keys.
 
-    `storage(place, old)` is the tensor that a broadcast fills: `old`, if that fits.
+    `storage(place, old, owner)` is the tensor that a broadcast fills: `old`, if that fits. `owner`
+    is the parameter that the state belongs to, if any.
     """
 
-    def __init__(self, storage: Callable[[Place, Any], Any]) -> None:
+    def __init__(self, storage: Callable[[Place, Any, Any], Any]) -> None:
         self.tensors: dict[str, Any] = {}
         self._storage = storage
 
-    def fill(self, state: Any, before: Any) -> Any:
+    def fill(self, state: Any, before: Any, owner: Any = None) -> Any:
         """The state that `Packing.pack` packed; `before` is what the receiver had."""
         if not isinstance(state, Mapping):
-            return self._take(state, before)
+            return self._take(state, before, owner)
         known = before if isinstance(before, Mapping) else {}
-        return {name: self._take(value, known.get(name)) for name, value in state.items()}
+        return {name: self._take(value, known.get(name), owner) for name, value in state.items()}
 
-    def _take(self, value: Any, old: Any) -> Any:
+    def _take(self, value: Any, old: Any, owner: Any) -> Any:
         if isinstance(value, Place):
-            self.tensors[value.key] = self._storage(value, old)
+            self.tensors[value.key] = self._storage(value, old, owner)
             return self.tensors[value.key]
-        return _rebuilt(value, lambda item: self._take(item, None))
+        return _rebuilt(value, lambda item: self._take(item, None, owner))
 
 
 def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:

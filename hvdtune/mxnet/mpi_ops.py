@@ -261,7 +261,7 @@ def _push(
             kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again, ties,
             priority,
         )  # fmt: skip
-    except BaseException:
+    except Exception:  # not of a KeyboardInterrupt, after which MXNet may have the operation
         if name is None:
             operations.give_back_name(on_wire, set_id)
         raise

@@ -51,6 +51,8 @@ def sparse_allreduce_async(
         indices, values = gathered()
         if op == Average:
             values = values / ranks
-        return torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            indices.t(), values, shape, device=values.device, check_invariants=False
+        )
 
     return wait

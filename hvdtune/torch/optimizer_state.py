@@ -118,15 +118,24 @@ def _take(optimizer: Optimizer, packed: _Packed, filling: Filling) -> None:
     optimizer.state.clear()
     for parameter, state in zip(_parameters(optimizer), packed.states, strict=True):
         if state is not None:
-            optimizer.state[parameter] = filling.fill(state, before.get(parameter))
+            optimizer.state[parameter] = filling.fill(state, before.get(parameter), parameter)
     for key, state in packed.others.items():
         optimizer.state[key] = filling.fill(state, before.get(key))
 
 
-def _storage_for(place: Place, old: Any) -> torch.Tensor:
-    """The tensor that a broadcast fills: the existing one, if it fits."""
-    fits = _is_sendable(old) and tuple(old.shape) == place.shape and old.dtype == place.dtype
-    return old if fits else torch.empty(place.shape, dtype=place.dtype)
+def _storage_for(place: Place, old: Any, parameter: torch.Tensor | None) -> torch.Tensor:
+    """The tensor that a broadcast fills: the existing one, if it fits.
+
+    All ranks need it on one kind of device, that of the root's: a new one is on the device of its
+    ``parameter``, if this is of that kind, or else on the current one.
+    """
+    wanted = (place.shape, place.dtype, place.device_type)
+    if _is_sendable(old) and (tuple(old.shape), old.dtype, old.device.type) == wanted:
+        return old
+    device = torch.device(place.device_type)
+    if parameter is not None and parameter.device.type == place.device_type:
+        device = parameter.device
+    return torch.empty(place.shape, dtype=place.dtype, device=device)
 
 
 def _fill_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None:

@@ -14,6 +14,8 @@ import torch
 import hvdtune.torch as hvd
 from hvdtune.torch.elastic import copies
 from hvdtune.torch.elastic.copies import copied
+from hvdtune.torch.optimizer.adasum import DeltaMixin
+from hvdtune.torch.optimizer.wrapping import wrap
 
 
 @pytest.fixture
@@ -68,17 +70,24 @@ def test_a_copy_is_whole_and_uses_the_memory_of_the_one_before():
     )
 
 
-def test_no_step_is_taken_before_the_copies_are_made(job: None, monkeypatch: pytest.MonkeyPatch):
-    may_copy, plain = threading.Event(), copies._copy
-    model, optimizer, state = training()
-    committed = everything(model, optimizer)
+@pytest.fixture
+def may_copy(monkeypatch: pytest.MonkeyPatch):
+    """Copies beside training wait for this event."""
+    event, plain = threading.Event(), copies._copy
 
     def when_told(pairs: copies.Pairs) -> None:
         if threading.current_thread() is not threading.main_thread() and len(pairs) > 1:
-            assert may_copy.wait(60)
+            assert event.wait(60)
         plain(pairs)
 
     monkeypatch.setattr(copies, "_copy", when_told)
+    yield event
+    event.set()
+
+
+def test_no_step_is_taken_before_the_copies_are_made(job: None, may_copy: threading.Event):
+    model, optimizer, state = training()
+    committed = everything(model, optimizer)
     state.batch = 1
     state.commit_async()
     state.batch = 2
@@ -95,6 +104,25 @@ def test_no_step_is_taken_before_the_copies_are_made(job: None, monkeypatch: pyt
     state.restore()
     assert everything(model, optimizer) == committed
     assert state.batch == 1
+
+
+def test_nor_in_the_backward_pass_of_adasum(job: None, may_copy: threading.Event):
+    model, optimizer, state = training()
+    committed = everything(model, optimizer)
+    state.commit_async()
+    adasum = wrap(torch.optim.SGD(model.parameters(), lr=0.1), DeltaMixin)
+    weight, deltas = model[0].weight, []
+    weight.grad = torch.ones_like(weight)
+    # What the backward pass calls if there are several ranks.
+    stepping = threading.Thread(target=lambda: deltas.append(adasum._delta_of(weight)))
+    stepping.start()
+    stepping.join(0.2)
+    assert stepping.is_alive(), "the step waits"
+    may_copy.set()
+    stepping.join()
+    assert torch.allclose(deltas[0], torch.full_like(weight, -0.1), atol=1e-6)
+    state.restore()
+    assert everything(model, optimizer) == committed
 
 
 @pytest.mark.parametrize("then", ["restore", "save", "sync", "assign", "again"])

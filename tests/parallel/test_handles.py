@@ -5,10 +5,18 @@ HVDTUNE_TEST_LONG=1 adds tensors of more than 2^31 elements, which need 10 GB of
 
 from __future__ import annotations
 
+import ctypes
+import signal
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from rank_programs import handles
 from support.jobs.ranks import run_ranks
 from support.tiers import EVERY, long_too
+
+from hvdtune.core import operations
 
 
 def test_several_threads_of_a_rank() -> None:
@@ -40,6 +48,52 @@ def test_poll_and_fetch() -> None:
 
 def test_unnamed_operations_match_by_kind_and_set() -> None:
     assert run_ranks(3, handles.unnamed_after_unequal_histories).values == ([3.0] * 2,) * 3
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_signal_handler_that_raises_loses_no_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has accepted it: its memory is kept, and its name is not used again."""
+    # C code like the engine's `submit`: a signal comes, and Python handles it after the call, which
+    # returns 0, the handle.
+    submit = ctypes.pythonapi["PyErr_SetInterruptEx"]
+    submit.argtypes = [ctypes.c_int, *[ctypes.py_object] * 13]
+    engine = SimpleNamespace(submit=partial(submit, signal.SIGUSR1))
+    monkeypatch.setattr(operations, "running_engine", lambda: engine)
+    monkeypatch.setattr(operations, "_pending", {})
+    monkeypatch.setattr(operations, "_unnamed", {})
+    array = np.zeros(2)
+    address = operations.array_address(array)
+    inputs = [operations.Buffer(address, operations.DTYPES["float64"], array.shape, array)]
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            operations.allgather_async(inputs, name=None, finish=lambda completed: None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    [pending] = operations._pending.values()
+    assert pending.memory[0] is inputs
+    assert operations.wire_name(operations.ALLGATHER, False, None, 0)[0] == "allgather.noname.2"
+
+
+def test_an_operation_that_is_refused_gives_its_name_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise ValueError("refused")
+
+    engine = SimpleNamespace(submit=refuse)
+    monkeypatch.setattr(operations, "running_engine", lambda: engine)
+    monkeypatch.setattr(operations, "_pending", {})
+    monkeypatch.setattr(operations, "_unnamed", {})
+    with pytest.raises(ValueError, match="refused"):
+        operations.allgather_async([], name=None, finish=lambda completed: None)
+    assert operations._pending == {}
+    assert operations.wire_name(operations.ALLGATHER, False, None, 0)[0] == "allgather.noname.1"
 
 
 def test_objects() -> None:

@@ -132,9 +132,10 @@ def every_operator_and_shape() -> None:
         return hvd.allreduce(value, op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0)
 
     equal(compiled(scaled)(tf.fill([2], rank + 1.0)), np.full(2, 1.5 * wanted[ops.Sum]))
-    adasum = lambda value: hvd.allreduce(value, op=hvd.Adasum)  # noqa: E731
-    given = tf.constant([1.0 + rank, 2.0])
-    equal(compiled(adasum)(given), tf.function(adasum)(given))
+    if size & (size - 1) == 0:  # Adasum needs a power of two
+        adasum = lambda value: hvd.allreduce(value, op=hvd.Adasum)  # noqa: E731
+        given = tf.constant([1.0 + rank, 2.0])
+        equal(compiled(adasum)(given), tf.function(adasum)(given))
 
 
 @check

@@ -210,6 +210,19 @@ def places() -> None:
     assert (first[0] == 3).all()
 
 
+def another_default_device() -> None:
+    """Gradients have their places in memory, whatever the default device."""
+
+    def steps(model: Model, optimizer: Any) -> None:
+        for step in range(3):
+            optimizer.zero_grad()
+            backward(model, step)
+            with torch.device("meta"):
+                optimizer.step()
+
+    trained(new_model, steps)
+
+
 def only_some_ranks() -> None:
     """A rank without views makes all of them pack; it costs nobody the result."""
     weights = []
@@ -307,6 +320,7 @@ ALL = (
     given_up_and_copied,
     two_optimizers_by_turns,
     places,
+    another_default_device,
     only_some_ranks,
     refusals,
     without_memory,

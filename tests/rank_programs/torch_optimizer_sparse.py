@@ -95,6 +95,21 @@ def results_stay_sparse() -> None:
     assert model.table.grad.is_sparse
 
 
+def another_default_device() -> None:
+    """A gradient that a rank lacks is on the device of its parameter."""
+    model, optimizer = make()
+    for _step in range(2):
+        expected = 2 * model.scale.detach() / hvd.size()  # rank 0 uses the word twice
+        optimizer.zero_grad()
+        model(1 if hvd.rank() == 0 else None).backward()
+        with torch.device("meta"):
+            optimizer.step()
+        gradient = model.table.grad
+        assert gradient.is_sparse
+        assert gradient.device.type == "cpu"
+        assert torch.allclose(gradient.to_dense()[1], expected)
+
+
 def reductions_without_sparse_form() -> None:
     for op in (hvd.Min, hvd.Max, hvd.Product):
         model, optimizer = make(op=op)
@@ -111,5 +126,6 @@ CHECKS = (
     missing_on_all_ranks_at_first,
     dense_on_some_ranks,
     results_stay_sparse,
+    another_default_device,
     reductions_without_sparse_form,
 )

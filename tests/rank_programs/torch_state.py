@@ -158,6 +158,20 @@ def distributed_optimizer_state() -> None:
     assert len(optimizer.state) == len(list(model.parameters()))
 
 
+def state_of_one_rank_alone() -> None:
+    """It comes to the device on which the root has it, whatever the default device."""
+    model = new_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    if hvd.rank() == 0:
+        train_alone(model, optimizer, 1)
+    with torch.device("meta"):
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    assert len(optimizer.state) == len(list(model.parameters()))
+    for state in optimizer.state.values():
+        assert {tensor.device.type for tensor in state.values()} == {"cpu"}
+        assert state["step"].item() == 1
+
+
 def nested_state() -> None:
     weight = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -281,6 +295,7 @@ def run() -> list[str]:
         unusual_parameters,
         optimizer_state,
         distributed_optimizer_state,
+        state_of_one_rank_alone,
         nested_state,
         options_that_change_type,
         state_that_no_broadcast_takes,

@@ -9,6 +9,8 @@ from functools import partial
 
 import pytest
 
+from hvdtune.core import operations, tuning
+from hvdtune.torch.optimizer import overlap
 from hvdtune.torch.optimizer.overlap_trial import (
     BLOCK,
     FIRST,
@@ -233,3 +235,10 @@ def test_steps_that_fail_end_it():
     assert trial.decided
     assert not trial.overlaps
     assert job.told[-1] == "not tried to the end: steps failed, or changed gradients"
+
+
+def test_after_a_join_the_autotuner_waits_for_no_trial(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(overlap, "_joined", False)
+    monkeypatch.setattr(tuning, "_is_held", True)  # as since the trial was agreed on
+    operations._last_to_join(operations.Completed(numbers=[0]))
+    assert not tuning.is_held()

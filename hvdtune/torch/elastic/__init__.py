@@ -1,6 +1,7 @@
 """Elastic training with PyTorch, `hvd.elastic`: states of models and optimizers, and a sampler.
 
-Knows `hvdtune.elastic`, and the face's broadcasts of state; docs/elastic.md has an example.
+Knows `hvdtune.elastic`, the face's broadcasts of state, and its optimizers' steps; docs/elastic.md
+has an example.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from hvdtune.torch.optimizer.adasum import add_delta_hook
+
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 """Tensors, and the tensors into which each is copied."""
 
@@ -67,6 +69,7 @@ class Copying:
             return
         if Copying._executor is None:
             register_optimizer_step_pre_hook(Copying._before_step)
+            add_delta_hook(Copying._before_step)
             Copying._executor = ThreadPoolExecutor(1, "hvdtune-commit")
         self._future = Copying._executor.submit(_copy, pairs)
         Copying._under_way.add(self)

@@ -200,9 +200,10 @@ class TorchState(ObjectState):
         """``commit()``, but parameters and optimizers' states are copied during training.
 
         The next forward and backward pass may begin meanwhile; the next ``step()``, of any
-        optimizer, waits for the copies. So nothing but a ``step()`` may change parameters and
-        optimizers' states: a program that does so itself, for example to clip weights or to keep
-        averages of them in the state, must call ``commit()``.
+        optimizer, waits for the copies. (With ``op=Adasum`` the backward pass takes the steps, and
+        waits.) So nothing but a step may change parameters and optimizers' states: a program that
+        does so itself, for example to clip weights or to keep averages of them in the state, must
+        call ``commit()``.
         """
         self._copying.wait()
         later = [pair for handler in self._handlers.values() for pair in handler.save_later()]

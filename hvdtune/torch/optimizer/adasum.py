@@ -30,6 +30,16 @@ from hvdtune.torch.optimizer.submission import Member
 from hvdtune.torch.optimizer.wrapping import DistributedBase
 from hvdtune.torch.phases import step_ended
 
+_delta_hooks: list[Callable[[], None]] = []
+
+
+def add_delta_hook(hook: Callable[[], None]) -> None:
+    """Call ``hook`` before every step that is taken for one parameter in a backward pass.
+
+    torch's hooks on steps are called only when the program calls ``step()``.
+    """
+    _delta_hooks.append(hook)
+
 
 def check_adasum(optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
     """Raise unless the ranks and ``optimizer`` can do Adasum.
@@ -114,6 +124,8 @@ class DeltaMixin(DistributedBase):
         """What the wrapped optimizer's step would add to ``parameter``, which stays as it is."""
         if parameter.grad is None:
             return torch.zeros_like(parameter.detach())
+        for hook in _delta_hooks:
+            hook()
         everything = self.param_groups
         [group] = [g for g in everything if any(p is parameter for p in g["params"])]
         members = group["params"]

@@ -114,7 +114,7 @@ def _place(block: Any, offset: int, parameter: torch.Tensor) -> torch.Tensor:
         flat = torch.frombuffer(
             block, dtype=parameter.dtype, count=parameter.numel(), offset=offset
         )
-        place = torch.empty(0, dtype=parameter.dtype)
+        place = torch.empty(0, dtype=parameter.dtype, device="cpu")
         place.set_(flat.untyped_storage(), 0, parameter.shape, parameter.stride())
     return place
 

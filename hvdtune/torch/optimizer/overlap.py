@@ -28,6 +28,7 @@ def _begin_job() -> None:
 def _note_join() -> None:
     global _joined
     _joined = True
+    tuning.hold(False)  # no trial continues
 
 
 job.add_lifecycle_hook(_begin_job, lambda: None)

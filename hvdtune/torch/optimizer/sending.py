@@ -141,10 +141,11 @@ class Sender:
 
 def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
     """A sparse gradient of ``parameter`` that is zero everywhere."""
-    shape = parameter.shape
+    shape, device = parameter.shape, parameter.device
     return torch.sparse_coo_tensor(
-        torch.empty((sparse_dims, 0), dtype=torch.int64),
-        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype),
+        torch.empty((sparse_dims, 0), dtype=torch.int64, device=device),
+        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype, device=device),
         shape,
+        device=device,
         check_invariants=False,
     )
