@@ -252,9 +252,12 @@ void Executor::allgather(const std::vector<OperationPtr>& batch) {
   const auto prepare = [&](const std::vector<std::int64_t>& all_rows) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       std::int64_t total = 0;
-      for (std::size_t m = 0; m < members; ++m) total += all_rows[m * tensors.size() + t];
-      const bool as_expected = total == rows[t] * static_cast<std::int64_t>(members);
-      std::byte* place = place_rows(*tensors[t].operation, tensors[t].index, total, as_expected);
+      bool equal = true;  // every rank must know that the numbers differ, even if the total fits
+      for (std::size_t m = 0; m < members; ++m) {
+        total += all_rows[m * tensors.size() + t];
+        equal = equal && all_rows[m * tensors.size() + t] == rows[t];
+      }
+      std::byte* place = place_rows(*tensors[t].operation, tensors[t].index, total, equal);
       for (std::size_t m = 0; m < members; ++m) {
         const auto bytes = static_cast<std::size_t>(all_rows[m * tensors.size() + t] *
                                                     row_bytes(tensors[t].spec()));

@@ -205,6 +205,18 @@ TEST(all_kinds_of_operations) {
   }
 }
 
+TEST(if_ranks_bring_different_rows_no_rank_uses_its_room_for_equal_ones) {
+  run_job(3, [](int rank, Engine& engine) {
+    // 1 + 2 + 3 rows would also fill the room of rank 1, which expects 3 times 2.
+    std::vector<float> own(static_cast<std::size_t>(rank) + 1, 1.0F);
+    std::vector<float> room(3 * own.size());
+    Submission gather = allocating(OpKind::kAllgather, "gather", own);
+    gather.memory.front().out = room.data();
+    const OperationPtr done = finish(engine, engine.submit(std::move(gather)));
+    CHECK_EQ(done->outputs.at(0).shape()[0], std::int64_t{6});
+  });
+}
+
 TEST(a_group_is_one_operation_and_may_mix_dtypes) {
   run_job(2, [](int rank, Engine& engine) {
     std::vector<float> floats(3, static_cast<float>(rank + 1));
