@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_kind(kinds: Any, name: str, words: str, add_own: Callable[[Any], None]) -> None:
-    kind = kinds.add_parser(name, help=words, description=f"Print {words}, as YAML.")
+    # Otherwise flags of the command count as abbreviations of ours.
+    kind = kinds.add_parser(
+        name, help=words, description=f"Print {words}, as YAML.", allow_abbrev=False
+    )
     kind.usage = f"hvdtune k8s {name} --name N --image I --slots N [options] command [argument …]"
     kind.epilog = "Settings given by flags become variables of the job's processes."
     job = kind.add_argument_group("the job")

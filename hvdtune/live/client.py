@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,10 @@ REFORMING_S = 5.0
 
 class JobError(OSError):
     """There is no such job, it is another user's, or it has ended meanwhile."""
+
+
+class SilentJobError(JobError):
+    """The job runs, but does not answer."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def ask(endpoint: Endpoint, question: str, timeout_s: float = PATIENCE_S) -> str
                 answer += piece
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
         except TimeoutError:
-            raise JobError(
+            raise SilentJobError(
                 f"the {who} has not answered within {timeout_s:g} s: is it stopped?"
             ) from None
         except (ConnectionError, BrokenPipeError):
@@ -120,11 +125,9 @@ def jobs() -> list[tuple[Endpoint, dict[str, Any]]]:
             continue
         try:
             found.append((endpoint, status(endpoint)))
-        except JobError as error:
-            # A stopped job is listed as well.
-            if "not answered" in str(error):
-                found.append((endpoint, {"job": "", "program": "(does not answer)"}))
-        except ValueError:
+        except SilentJobError:
+            found.append((endpoint, {"job": "", "program": "(does not answer)"}))
+        except (JobError, ValueError):
             continue
     return found
 
@@ -158,20 +161,32 @@ def find(job: str | None) -> Endpoint:
     )
 
 
-def next_generation(endpoint: Endpoint, elastic: str) -> Endpoint | None:
+def next_generation(
+    endpoint: Endpoint, elastic: str, tell: Callable[[str], None] = lambda _: None
+) -> Endpoint | None:
     """Where the elastic job of this name listens now; None if it has ended.
 
-    While the process that was its rank 0 lives, the job may be forming again. After that process
-    has ended, another one has `REFORMING_S` to take its place.
+    While the process that was its rank 0 lives, the job may be forming again; after `REFORMING_S`,
+    `tell` gets a sentence about that. After that process has ended, another one has `REFORMING_S`
+    to take its place.
     """
-    deadline = time.monotonic() + REFORMING_S
+    began = time.monotonic()
+    deadline = began + REFORMING_S
+    told = False
     while True:
         for other, found in jobs():
             if other != endpoint and found.get("elastic") == elastic:
                 return other
+        now = time.monotonic()
         if os.path.exists(f"/proc/{endpoint.pid}"):
-            deadline = time.monotonic() + REFORMING_S
-        if time.monotonic() > deadline:
+            deadline = now + REFORMING_S
+            if now - began > REFORMING_S and not told:
+                told = True
+                tell(
+                    f"Process {endpoint.pid} is in no job at present: either its job forms again, "
+                    "or the process goes on without it. Ctrl-C ends this."
+                )
+        if now > deadline:
             return None
         time.sleep(0.1)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from hvdtune.live import client, gpu_counters, view
 
@@ -19,8 +20,11 @@ def once(endpoint: client.Endpoint) -> str:
 class _Job:
     """A job (an elastic one through all its generations) and the GPUs of its host."""
 
-    def __init__(self, endpoint: client.Endpoint) -> None:
+    def __init__(
+        self, endpoint: client.Endpoint, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._endpoint = endpoint
+        self._tell = tell
         self._elastic = ""
         self._gpus = gpu_counters.reader(state_only=True)
 
@@ -28,8 +32,12 @@ class _Job:
         """One reading. Raises as `client.ask`."""
         try:
             found = client.status(self._endpoint)
+        except client.SilentJobError:
+            raise
         except client.JobError:
-            following = self._elastic and client.next_generation(self._endpoint, self._elastic)
+            following = self._elastic and client.next_generation(
+                self._endpoint, self._elastic, self._tell
+            )
             if not following:
                 raise
             self._endpoint = following
@@ -41,9 +49,9 @@ class _Job:
 def follow(endpoint: client.Endpoint, interval_s: float) -> None:
     """Show the job until it ends or no longer answers."""
     if sys.stdout.isatty():
-        _follow_in_place(_Job(endpoint), interval_s)
+        _follow_in_place(endpoint, interval_s)
     else:
-        _follow_in_lines(_Job(endpoint), interval_s)
+        _follow_in_lines(_Job(endpoint, lambda text: print(text, flush=True)), interval_s)
 
 
 def _follow_in_lines(job: _Job, interval_s: float) -> None:
@@ -61,9 +69,11 @@ def _follow_in_lines(job: _Job, interval_s: float) -> None:
             return
 
 
-def _follow_in_place(job: _Job, interval_s: float) -> None:
+def _follow_in_place(endpoint: client.Endpoint, interval_s: float) -> None:
     from rich.live import Live
+    from rich.text import Text
 
+    job = _Job(endpoint, lambda text: live.update(Text(text), refresh=True))
     status = job.status()
     before = None
     end = ""

@@ -77,6 +77,14 @@ def test_appending_keeps_what_is_there(tmp_path: Path) -> None:
     assert log.read(path) == []
 
 
+def test_a_log_that_another_process_began_elsewhere_gets_a_header_here(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    writer = log.LogWriter(str(path), pytest.fail, append=True)
+    writer.write(row())
+    writer.close()
+    assert len(log.read(path)) == 1
+
+
 def test_horovods_own_log_is_read() -> None:
     rows = log.read(HOROVODS_LOG)
     assert len(rows) == 9

@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.models.simulated_training import Landscape, flat, short_cycle_is_best
 from test_autotune_session import DirectOptimiser, SimulatedEngine
 
 from hvdtune.autotune.memory import identity
-from hvdtune.autotune.memory.recall import Memory, engine_settings
+from hvdtune.autotune.memory.recall import Memory, engine_settings, open_memory
 from hvdtune.autotune.memory.store import Profile, Store
 from hvdtune.autotune.messages import Messenger
 from hvdtune.autotune.report import log
@@ -216,3 +217,30 @@ def test_who_starts_with_what_was_found_uses_the_rest_of_it(store, tune, larger_
     _, rows, _ = tune(flat, fixed=other, restart=other)
     assert "search" in {row["phase"] for row in rows}
     assert larger_cache in store.read().values()
+
+
+@pytest.mark.parametrize(
+    ("plane", "uses_nccl", "backend"),
+    [
+        ("", False, "shared memory"),
+        ("MPI", False, "MPI"),
+        ("gloo", False, "Gloo"),
+        ("MPI", True, "NCCL"),
+    ],
+)
+def test_what_carries_the_tensors_tells_jobs_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plane: str, uses_nccl: bool, backend: str
+) -> None:
+    described = []
+    monkeypatch.setattr(
+        identity, "describe", lambda work, **facts: described.append(facts) or {"fixed": {}}
+    )
+    environ = {"HVDTUNE_AUTOTUNE_STORE": str(tmp_path / "store.json")}
+    if plane:
+        environ["HOROVOD_CPU_OPERATIONS"] = plane
+    messenger = Messenger("WARNING", hide_time=True)
+    memory = open_memory(knobs.from_environ(environ), messenger, "train.py", 2, 2, 2)
+    assert memory is not None
+    memory.add(SimpleNamespace(tensors=1, bytes=4))
+    memory.recall({}, uses_nccl)
+    assert [one["backend"] for one in described] == [backend]

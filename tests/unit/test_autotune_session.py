@@ -12,6 +12,7 @@ from support.models.simulated_training import (
     SimulatedSteps,
     answer,
     flat,
+    own_chunk_is_best,
     short_cycle_is_best,
 )
 
@@ -543,3 +544,14 @@ def test_a_new_start_in_this_process_verifies_what_was_adopted(
     stopped = session(SimulatedEngine(flat, 20), path)
     stopped.run()
     assert stopped.result is None
+
+
+def test_what_was_in_force_on_another_rank_includes_settings_that_are_fixed(path: Path) -> None:
+    engine = SimulatedEngine(own_chunk_is_best)
+    in_force = Found({**engine.current(), "chunk_size": 256 << 10}, "the job's last generation")
+    Session(
+        engine, knobs.from_environ({**TUNED, "HOROVOD_CYCLE_TIME": "1"}), 2,
+        Messenger("WARNING", hide_time=True), log.LogWriter(str(path), print), DirectOptimiser,
+        before=in_force,
+    ).run()  # fmt: skip
+    assert "verify" in {row["phase"] for row in log.read(path)}

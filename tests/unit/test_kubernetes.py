@@ -251,6 +251,13 @@ def test_mistakes_of_elastic_jobs_are_one_sentence(capsys, flags, words):
     assert words in told.err
 
 
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+def test_the_commands_own_flags_may_begin_as_ours_do(capsys, kind):
+    line = f"k8s {kind} --name d --image i --slots 1 python train.py --log runs --timeline x"
+    assert main(shlex.split(line)) == 0
+    assert "--log" in capsys.readouterr().out
+
+
 def test_an_mpijob_of_version_1(capsys):
     """Its workers are reached without a standard input, which our own launcher needs."""
     launcher, worker = pods_of(mpijob(capsys, f"--workers 3 --api-version v1 {FLAGS}"))

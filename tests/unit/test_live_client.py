@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 from support.recordings.live_samples import sample_status
 
-from hvdtune.live import client
+from hvdtune.core.observation import control
+from hvdtune.live import client, top
 
 NAME = f"hvdtune-control/{os.getuid()}/{{pid}}/test{os.getpid()}"
 
@@ -138,3 +139,37 @@ def test_another_users_job_is_named_as_such(monkeypatch):
     with pytest.raises(client.JobError, match=r"job 31 belongs to another user \(uid 4242\)"):
         client.find("31")
     assert client.jobs() == []
+
+
+def test_an_elastic_job_that_does_not_answer_is_not_looked_for_elsewhere(monkeypatch):
+    here = client.Endpoint(NAME.format(pid=31), os.getuid(), 31)
+    answers = iter([sample_status(elastic="e")])
+
+    def status(_):
+        for answer in answers:
+            return answer
+        raise client.SilentJobError("the job of process 31 has not answered within 10 s")
+
+    monkeypatch.setattr(client, "status", status)
+    monkeypatch.setattr(client, "next_generation", lambda *_: pytest.fail("it is there"))
+    followed = top._Job(here)
+    followed.status()
+    with pytest.raises(client.SilentJobError, match="not answered"):
+        followed.status()
+
+
+def test_waiting_for_the_next_generation_is_said_once(monkeypatch):
+    here = client.Endpoint(NAME.format(pid=os.getpid()), os.getuid(), os.getpid())
+    there = client.Endpoint(NAME.format(pid=32), os.getuid(), 32)
+    told = []
+    looks = iter([[], [], [], [], [(there, {"elastic": "e"})]])
+    monkeypatch.setattr(client, "REFORMING_S", 0.05)
+    monkeypatch.setattr(client, "jobs", lambda: next(looks))
+    assert client.next_generation(here, "e", told.append) == there
+    assert len(told) == 1
+    assert f"Process {os.getpid()} is in no job at present" in told[0]
+
+
+def test_a_scripts_name_need_not_be_unicode(monkeypatch):
+    monkeypatch.setattr("sys.argv", [os.fsdecode(b"/home/me/tr\xe9n.py")])
+    assert control._program() == "tr\ufffdn.py"

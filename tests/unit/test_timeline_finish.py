@@ -150,6 +150,36 @@ def test_rank_0_that_still_records_is_not_touched(
     assert files(tmp_path) == before
 
 
+def test_another_ranks_file_that_is_still_written_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host without rank 0: replacing the file would end the rank's recording."""
+    monkeypatch.setattr(synthetic_capture, "identity", living)
+    path = tmp_path / "t.rank2.json"
+    write_lines(path, capture_lines(JOB, 2, simulate(JOB))[:-1])
+    before = files(tmp_path)
+    with pytest.raises(TimelineError, match=f"still being recorded, by process {os.getpid()}"):
+        finish(path, patience=0)
+    assert files(tmp_path) == before
+
+
+def test_a_killed_rank_on_this_host_is_known_whatever_the_launcher_calls_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(
+        synthetic_capture,
+        "identity",
+        lambda job, rank: replace(
+            original(job, rank), host="127.0.0.1", node=socket.gethostname(), pid=ended.pid
+        ),
+    )
+    path = tmp_path / "t.json"
+    write_lines(path, capture_lines(JOB, 0, simulate(JOB))[:-1])
+    assert finish(path, patience=0)
+
+
 def test_other_jobs_files_stay(tmp_path: Path) -> None:
     path = write_capture(replace(JOB, ranks=2), tmp_path)
     other = tmp_path / "t.rank2.json"

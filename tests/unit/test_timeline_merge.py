@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recordings import synthetic_capture
 from support.recordings.synthetic_capture import (
     START_WALL_US,
     Job,
@@ -24,6 +26,7 @@ from hvdtune.cli.main import main
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import STREAMS
 from hvdtune.timeline.record.load import read_recording
+from hvdtune.timeline.viewers.finish import finish
 from hvdtune.timeline.viewers.kineto import is_kineto, read_kineto
 from hvdtune.timeline.viewers.merge import merge
 
@@ -208,6 +211,48 @@ def test_the_rank_of_a_profile(tmp_path: Path) -> None:
     path.write_text(json.dumps(profile(1, 50_000, host="host1")))
     with pytest.raises(TimelineError, match=r"\(host host1\) does not belong"):
         merge([*files, path], out)
+
+
+def test_a_profile_names_its_host_as_the_host_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = synthetic_capture.identity
+    monkeypatch.setattr(
+        synthetic_capture,
+        "identity",
+        lambda job, rank: replace(known(job, rank), host="10.0.0.1", node="gpu7"),
+    )
+    path = write_capture(JOB, tmp_path)
+    other, out = tmp_path / "profile.json", tmp_path / "out.json"
+    other.write_text(json.dumps(profile(1, 50_000, host="gpu7")))
+    merge([path, other], out)
+    assert {e["pid"] for e in json.loads(out.read_text()) if e.get("cat") == "cpu_op"} == {1}
+
+
+def test_files_beside_that_do_not_belong_are_left_out(tmp_path: Path) -> None:
+    job = replace(JOB, ranks=2)
+    path, out = write_capture(job, tmp_path), tmp_path / "out.json"
+    older = tmp_path / "t.rank2.json"
+    write_lines(older, capture_lines(replace(JOB, id="older"), 2, simulate(JOB)))
+    assert "t.rank2.json was left out" in merge([path], out)
+    assert list(read_recording(out).ranks) == [0, 1]
+    with pytest.raises(TimelineError, match="do not belong together"):
+        merge([path, older], out)
+
+
+def test_a_file_beside_a_joined_one_has_more_of_its_rank(tmp_path: Path) -> None:
+    path, out = write_capture(JOB, tmp_path), tmp_path / "out.json"
+    other = tmp_path / "t.rank2.json"
+    whole = other.read_bytes()
+    lines = whole.decode().split("\n")
+    other.write_text("\n".join(lines[: len(lines) // 2]))
+    os.utime(other, (1, 1))
+    assert finish(path, patience=0)
+    other.write_bytes(whole)
+    merge([path], out)
+    after = read_recording(out)
+    assert after.problems == []
+    assert len(after.ranks[2].tensors) == len(recording(JOB).ranks[2].tensors)
 
 
 def test_a_profile_of_another_time(tmp_path: Path) -> None:

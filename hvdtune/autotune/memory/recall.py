@@ -22,7 +22,7 @@ from hvdtune.version import __version__
 
 LIKE = 0.25  # of the step time: a larger difference says that something has changed
 
-Describe = Callable[[Mapping[str, int]], dict[str, Any]]
+Describe = Callable[..., dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Found:
 class Memory:
     """The memory of one run. Feed it the first steps, `recall` once, `remember` at the end.
 
-    `describe` makes the identity from a step's work (`identity.describe`); `warn` takes a sentence.
-    Without `uses`, earlier runs are ignored, because the user has asked for a search. `standing`
-    are this run's values of the settings that only a new start changes, by key.
+    `describe(work, …)` makes the identity from a step's work (`identity.describe`); `warn` takes a
+    sentence. Without `uses`, earlier runs are ignored, because the user has asked for a search.
+    `standing` are this run's values of the settings that only a new start changes, by key.
     """
 
     def __init__(
@@ -87,15 +87,16 @@ class Memory:
         self._before, self._identity = self._identity, None
         self._signature = Signature()
 
-    def recall(self, current: Mapping[str, Value]) -> Found | None:
+    def recall(self, current: Mapping[str, Value], uses_nccl: bool = False) -> Found | None:
         """The settings found for such a job before, or None; with all keys of `current`.
 
         Settings that the profile lacks, because they could not be moved then, keep their values.
+        `uses_nccl`: NCCL carries the tensors of this run.
         """
         work = self._signature.work()
         if work is None or self._store is None:
             return None
-        self._identity = self._describe(work)
+        self._identity = self._describe(work, **({"backend": "NCCL"} if uses_nccl else {}))
         if self._identity == self._before:
             return None
         try:
@@ -215,6 +216,7 @@ def open_memory(
         version=__version__,
         fixed=fixed_settings(settings),
         engine=engine_settings(settings),
+        backend={"mpi": "MPI", "gloo": "Gloo"}.get(settings.cpu_operations or "", "shared memory"),
     )
     standing = {key: getattr(settings, key) for key, knob in KNOBS.items() if knob.tuned_offline}
     return Memory(kept, describe, program, messenger.warn, uses=uses, standing=standing)

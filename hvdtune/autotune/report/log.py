@@ -127,8 +127,8 @@ def tunable_params() -> str:
 class LogWriter:
     """Writes rows to a file; if that fails, calls `warn` once and continues without a file.
 
-    The constructor creates the file with its folder (or empties it, unless `append`) and writes the
-    header, so that it shows early that tuning is on. Not thread-safe.
+    The constructor creates the file with its folder (or empties it, unless `append`) and begins it
+    with the header, so that it shows early that tuning is on. Not thread-safe.
     """
 
     def __init__(self, path: str, warn: Callable[[str], None], append: bool = False) -> None:
@@ -142,7 +142,7 @@ class LogWriter:
         except OSError as error:
             self._give_up(error)
             return
-        if not append:
+        if self._file.tell() == 0:
             self._write(",".join(COLUMNS) + "\n")
 
     def write(self, row: Row) -> None:

@@ -390,9 +390,14 @@ class Session:
 
     def _recall(self, baseline: Sample) -> None:
         """Look for an earlier run's findings, now that the kind of job is known."""
-        found = self._memory.recall(self._tuner.incumbent) if self._memory is not None else None
-        if self._before is not None and self._before.values.keys() == self._tuner.incumbent.keys():
-            found = self._before  # the newest findings
+        found = None
+        if self._memory is not None:
+            uses_nccl = "num_nccl_streams" in self._engine.peek()
+            found = self._memory.recall(self._tuner.incumbent, uses_nccl)
+        keys = self._tuner.incumbent.keys()
+        if self._before is not None and self._before.values.keys() >= keys:
+            # The newest findings; what another process found in force includes fixed settings.
+            found = replace(self._before, values={key: self._before.values[key] for key in keys})
         if found is None:
             return
         if found.values != self._tuner.incumbent:

@@ -28,7 +28,7 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
     number = os.urandom(4).hex()  # process ids are not unique between containers
     identity = {
         "job": topology.job_id,
-        "program": os.path.basename(sys.argv[0]) or "python",
+        "program": _program() or "python",
         "size": topology.size,
         "launcher": topology.launcher,
         "pid": os.getpid(),
@@ -37,6 +37,11 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
     }
     inside = json.dumps(identity, ensure_ascii=False).strip()[1:-1]
     engine.serve(f"hvdtune-control/{os.getuid()}/{os.getpid()}/{number}", inside, answer)
+
+
+def _program() -> str:
+    """The script's name as text that can be sent: file names need not be Unicode."""
+    return os.fsencode(os.path.basename(sys.argv[0])).decode("utf-8", "replace")
 
 
 def answer(question: str) -> str:

@@ -99,6 +99,7 @@ def _identity(topology: Topology, settings: knobs.Settings, hostname: str) -> st
         "size": topology.size,
         "local_rank": topology.local_rank,
         "host": hostname,
+        "node": os.uname().nodename,
         "pid": os.getpid(),
         "version": version(),
         "framework": _framework(),

@@ -424,7 +424,7 @@ def read_identity(args: Any, path: Path) -> Identity | None:
     known = {one.name: args[one.name] for one in fields(Identity) if one.name in args}
     counts = ("rank", "size", "local_rank", "pid", "format", "started_wall_us", "started_ns",
               "cpus", "local_size")  # fmt: skip
-    texts = ("job", "host", "version", "framework")
+    texts = ("job", "host", "node", "version", "framework")
     try:
         identity = Identity(**known)
     except TypeError:

@@ -150,6 +150,7 @@ class Identity:
     peak_gbps: float | None = None  # the machine's peak bandwidth, if it was measured
     cpus: int = 0  # that the ranks on this host may use together; 0: not recorded
     local_size: int = 0  # ranks on this host; 0: not recorded
+    node: str = ""  # the host's own name for itself: `host` is what the launcher calls it
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -55,8 +54,8 @@ def _finish(source: Path, result: Path, patience: float, most_events: int) -> bo
     first, others, problems = _read(source, patience)
     if first.finished and not others and source == result:
         return False
-    if 0 in first.ranks and _may_be_written(replace(first, ranks={0: first.ranks[0]})):
-        who = first.ranks[0].identity
+    if not first.finished and _may_be_written(first):
+        who = next(iter(first.ranks.values())).identity
         raise TimelineError(f"{source} is still being recorded, by process {who.pid} on {who.host}")
     done = [file for file in others if not _may_be_written(file)]
     superseded = {rank for file in others for rank in file.ranks}
@@ -100,7 +99,7 @@ def _may_be_written(file: CaptureFile) -> bool:
 
 
 def _alive(who: Identity, path: Path) -> bool:
-    if who.host != socket.gethostname():
+    if (who.node or who.host) != socket.gethostname():
         try:
             return time.time() - os.stat(path).st_mtime < SILENT_FOR
         except OSError:

@@ -101,7 +101,7 @@ def rank_of(trace: KinetoTrace, recording: Recording) -> RankRecording:
     found = [
         one
         for one in recording.ranks.values()
-        if one.identity.pid in pids and trace.host in ("", one.identity.host)
+        if one.identity.pid in pids and trace.host in ("", one.identity.host, one.identity.node)
     ]
     if len(found) == 1:
         return found[0]

@@ -5,12 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hvdtune.timeline.record.capture_file import as_recorded, is_capture
+from hvdtune.timeline.record.capture_file import (
+    Budget,
+    CaptureFile,
+    as_recorded,
+    is_capture,
+    read_capture_file,
+)
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import Recording
-from hvdtune.timeline.record.load import read_files, read_recording, siblings
+from hvdtune.timeline.record.load import assemble, read_recording, read_sibling, siblings
 from hvdtune.timeline.viewers import kineto
 from hvdtune.timeline.viewers.finish import finish
 from hvdtune.timeline.viewers.joined_file import records_of, write_trace
@@ -44,12 +51,12 @@ def merge(paths: Sequence[str | Path], out: str | Path | None = None) -> str:
         if len(paths) > 1:
             raise TimelineError("several files are joined into a new one: name it with -o OUT.json")
         return f"{captures[0]}: " + ("joined" if finish(captures[0]) else "was joined already")
-    captures = _with_siblings(captures)
-    recording = read_files(captures)
+    files, problems = _read(captures)
+    recording = assemble(files, str(captures[0]), strict=True, problems=problems)
     span = extent(recording)
     placed = [kineto.place(kineto.read_kineto(path), recording, span) for path in profiles]
     shown = _view(recording, placed)
-    parts = [records_of(path, list(range(recording.size))) for path in captures]
+    parts = [records_of(file.path, list(file.ranks)) for file in files]
     parts.append(iter(shown.lines))
     flow = 1 << 40
     for one in placed:
@@ -67,13 +74,31 @@ def write_view(path: str | Path, out: str | Path, steps: tuple[int, int] | None)
     return f"{out}: {sum(shown.counts.values())} events. {shown.window.sentence}"
 
 
-def _with_siblings(captures: list[Path]) -> list[Path]:
-    found: dict[str, Path] = {}
-    for path in captures:
-        beside = [one for one in siblings(path) if is_capture(one)]
-        for one in [path, *beside]:
-            found.setdefault(os.path.realpath(one), one)
-    return list(found.values())
+def _read(captures: list[Path]) -> tuple[list[CaptureFile], list[str]]:
+    """The files, the others of their jobs beside them, and sentences about those left out.
+
+    A file beside a joined one has more of its ranks, which had not ended when they were joined.
+    """
+    budget = Budget()
+    problems: list[str] = []
+    given = {os.path.realpath(path): path for path in captures}
+    files: list[CaptureFile] = []
+    beside: dict[str, CaptureFile] = {}
+    for path in given.values():
+        file = read_capture_file(path, budget)
+        for sibling in siblings(path):
+            name = os.path.realpath(sibling)
+            if name in given:
+                continue
+            other = read_sibling(sibling, file, budget, problems)
+            if other is None:
+                continue
+            beside[name] = other
+            if file.finished:
+                kept = {rank: one for rank, one in file.ranks.items() if rank not in other.ranks}
+                file = replace(file, ranks=kept)
+        files.append(file)
+    return [*files, *beside.values()], problems
 
 
 def _view(recording: Recording, placed: list[kineto.Placed]) -> View:
