@@ -316,6 +316,9 @@ class Job:
             worker.signal(signal.SIGTERM, group=True)
 
     def _kill(self) -> None:
+        if self._phase == Phase.KILLED:
+            for text in self._workers.leave():
+                self._say(2, f"hvdtune run: {text}\n")
         self._phase, self._deadline = Phase.KILLED, time.monotonic() + DRAIN_SECONDS
         for pid in processes.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):

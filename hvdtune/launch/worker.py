@@ -22,7 +22,8 @@ class Worker:
     """A worker on this host, with its `process`, or one reached over a `connection`.
 
     `number` is its own in the job, `slot` its place when it started. `code` is its exit code once
-    it has ended, -N for signal N; `loss` says why its end is unknown.
+    it has ended, -N for signal N; `loss` says why its end is unknown. `left`: nobody waits for its
+    end any more.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class Worker:
         self.pid = process.pid if process else 0
         self.code: int | None = None
         self.loss = ""
+        self.left = False
         self.streams: list[WorkerStream] = []
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended, as far as is known."""
-        return self.code is None
+        """Whether it has not ended, as far as is known, and its end is waited for."""
+        return self.code is None and not self.left
 
     def signal(self, number: int, group: bool = False) -> None:
         """Send the worker, or its process group, a signal, if that is allowed."""
@@ -55,6 +57,17 @@ class Worker:
             # A worker that sudo has started runs as another user.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 (os.killpg if group else os.kill)(self.pid, number)
+
+    def may_be_signalled(self) -> bool:
+        """Whether `signal` has an effect, if the worker runs."""
+        try:
+            if self.connection is None:
+                os.kill(self.pid, 0)
+        except PermissionError:
+            return False
+        except ProcessLookupError:
+            pass
+        return True
 
     def innocence(self) -> int:
         """How likely a failed worker is to have failed because of another: 0, 1 or 2.

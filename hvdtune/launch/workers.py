@@ -65,6 +65,18 @@ class Workers:
         """The workers that have not ended."""
         return (worker for worker in self.all.values() if worker.running)
 
+    def leave(self) -> list[str]:
+        """Wait no longer for workers that may not be ended; returns a sentence about each."""
+        said = []
+        for worker in self.running():
+            if not worker.may_be_signalled():
+                worker.left = True
+                said.append(
+                    f"rank {worker.slot.rank} (process {worker.pid}) runs as another user: it "
+                    "cannot be ended, and goes on"
+                )
+        return said
+
     # -- starting --
 
     def start(

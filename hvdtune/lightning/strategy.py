@@ -26,8 +26,7 @@ _REDUCTIONS = {
     "max": hvd.Max,
     "product": hvd.Product,
 }
-# Where torch's schedulers keep learning rates: in an optimizer's groups, and in their attributes.
-_GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+# Where torch's schedulers keep the rates that they begin with, and CyclicLR the upper ones.
 _SCHEDULER_RATES = ("base_lrs", "max_lrs")
 
 
@@ -41,8 +40,8 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
     accelerator, checkpoint_io, precision_plugin: as for Lightning's own strategies.
     compression: how gradients are sent, for example ``hvdtune.torch.Compression.fp16``.
     sparse_as_dense: reduce sparse gradients (of ``Embedding(sparse=True)``) as dense ones.
-    scale_lr: multiply the learning rates of optimizers and schedulers by the number of ranks, as
-        Lightning's Horovod strategy did.
+    scale_lr: multiply the learning rates of optimizers, and those that schedulers begin with, by
+        the number of ranks, as Lightning's Horovod strategy did.
     """
 
     strategy_name = "hvdtune"
@@ -192,9 +191,8 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
         if not self._scale_lr:
             return
         for group in self._param_groups():
-            for name in _GROUP_RATES:
-                if name in group:
-                    group[name] = group[name] * factor
+            if "lr" in group:
+                group["lr"] = group["lr"] * factor
         for config in self.lr_scheduler_configs:
             self._scale_schedule(config.scheduler, factor)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from typing import Any
 
 import mxnet as mx
@@ -256,15 +257,18 @@ def _push(
     outputs = tensors if in_place else [like(tensor, tensor.shape) for tensor in tensors]
     written = inputs if in_place else [output.handle.value for output in outputs]
     ties = [tensor.handle.value for tensor in tied]
+    arguments = (
+        kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again, ties,
+        priority,
+    )  # fmt: skip
+    pushed: list[None] = []
     try:
-        mxnet_library.push_mxnet(
-            kind, on_wire, inputs, written, op, *factors, root, set_id, grouped, comes_again, ties,
-            priority,
-        )  # fmt: skip
-    except Exception:  # not of a KeyboardInterrupt, after which MXNet may have the operation
-        if name is None:
+        # A signal handler may raise as soon as a call returns to the interpreter; `extend` notes
+        # before that whether MXNet has the operation.
+        pushed.extend(starmap(mxnet_library.push_mxnet, [arguments]))
+    finally:
+        if name is None and not pushed:
             operations.give_back_name(on_wire, set_id)
-        raise
     return outputs
 
 

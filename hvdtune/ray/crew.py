@@ -167,6 +167,13 @@ def _why_it_died(text: str) -> str:
     return re.sub(".*The actor (died|is dead) because ", "", said).rstrip(".")
 
 
+def answering(actors: Sequence[Any], seconds: float) -> list[Any]:
+    """The workers whose calls have ended within `seconds`."""
+    asked = {actor.hostname.remote(): actor for actor in actors}
+    ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
+    return [asked[reference] for reference in ready]
+
+
 def leave(actors: Sequence[Any], seconds: float | None) -> None:
     """Wait until these workers have left the job, or died; at most `seconds`, if not None."""
     with contextlib.suppress(RayError):

@@ -28,6 +28,8 @@ __all__ = [
 
 Callbacks = Sequence[Callable[[Any], Any]]
 
+_BUSY_SECONDS = 10.0  # how long `shutdown` waits for calls of `run_remote`
+
 
 @dataclass
 class StaticParams(BaseParams):
@@ -194,7 +196,7 @@ class RayExecutor:
         if self._is_remote:
             make = ray.remote(make).options(num_cpus=0).remote
         arguments = asdict(self.params)
-        if not self.params.elastic:
+        if self._is_remote and not self.params.elastic:
             self._group = arguments["group_name"] = f"hvdtune-{os.urandom(8).hex()}"
         self.adapter = make(self.settings, **arguments)
         try:
@@ -254,8 +256,12 @@ class RayExecutor:
         """
         if self.adapter is None:
             raise RuntimeError("timeline(): there are no workers: call start() first")
+        return self._fetch(None)
+
+    def _fetch(self, seconds: float | None) -> str | None:
+        """The recording's path. Waits this long for calls that have not ended; None: until then."""
         asked, self._recording = self._recording, None
-        files = self._ask("collect", folder=asked.folder) if asked else {}
+        files = self._ask("collect", folder=asked.folder, seconds=seconds) if asked else {}
         return recording.save(asked.path, files, self._joins) if asked and files else None
 
     def shutdown(self) -> None:
@@ -263,10 +269,12 @@ class RayExecutor:
         if self.adapter is None:
             return
         try:
-            # Before timeline(), which may raise, and waits for calls that have not ended.
-            self._ask("shutdown")
-            if self._recording is not None:
-                self.timeline()
+            try:
+                if self._recording is not None:
+                    self._fetch(_BUSY_SECONDS)
+            finally:
+                self._ask("shutdown")
+                self._group = ""
         finally:
             self._forget()
 

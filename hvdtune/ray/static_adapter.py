@@ -139,14 +139,16 @@ class StaticAdapter(CallingAdapter):
         """End the workers, and release their resources."""
         self._end(orderly=True)
 
-    def collect(self, folder: str) -> dict[str, bytes]:
+    def collect(self, folder: str, seconds: float | None = None) -> dict[str, bytes]:
         """The files of a folder on all nodes that have had workers, by name; deletes the folder.
 
         Workers leave the job first, when their calls have ended, so that their recordings are
-        complete. Those that have died are not waited for.
+        complete. Those that have died, or whose calls take longer than `seconds`, are not waited
+        for.
         """
         if self.members:
-            crew.leave(self.workers, None)
+            free = self.workers if seconds is None else crew.answering(self.workers, seconds)
+            crew.leave(free, None)
         return node_files.collect(self._nodes, folder)
 
     def runs(self) -> bool:

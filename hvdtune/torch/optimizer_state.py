@@ -135,7 +135,10 @@ def _storage_for(place: Place, old: Any, parameter: torch.Tensor | None) -> torc
     device = torch.device(place.device_type)
     if parameter is not None and parameter.device.type == place.device_type:
         device = parameter.device
-    return torch.empty(place.shape, dtype=place.dtype, device=device)
+    try:
+        return torch.empty(place.shape, dtype=place.dtype, device=device)
+    except (RuntimeError, AssertionError):  # there is none: the broadcast says so on all ranks
+        return torch.empty(place.shape, dtype=place.dtype, device="cpu")
 
 
 def _fill_gradients(optimizer: Optimizer, model: torch.nn.Module | None) -> None:

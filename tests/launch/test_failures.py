@@ -15,6 +15,7 @@ from support.jobs.ranks import clean_environment, hvdtune_command
 
 from hvdtune.launch.allocation.hosts import Host, assign_ranks
 from hvdtune.launch.worker import Worker
+from hvdtune.launch.workers import Workers
 
 # Rank 1 ends in the way {way}, once all ranks have printed their pids; the others sleep.
 ONE_ENDS = """
@@ -326,3 +327,21 @@ def test_a_worker_that_may_not_be_signalled_is_left_alone(monkeypatch, group):
         patch.setattr(os, "killpg" if group else "kill", refuse)
         worker.signal(signal.SIGTERM, group)
     assert sent == [(2**30, signal.SIGTERM)]
+
+
+def test_nobody_waits_for_a_worker_that_cannot_be_ended(monkeypatch):
+    def refuse(pid: int, number: int) -> None:
+        if pid == 2**30:
+            raise PermissionError
+        raise ProcessLookupError
+
+    slots = assign_ranks([Host("localhost", 2)], 2)
+    workers = [Worker(n, slot, SimpleNamespace(pid=2**30 + n)) for n, slot in enumerate(slots)]
+    running = SimpleNamespace(running=lambda: (worker for worker in workers if worker.running))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "kill", refuse)
+        said = Workers.leave(running)
+    assert said == [
+        f"rank 0 (process {2**30}) runs as another user: it cannot be ended, and goes on"
+    ]
+    assert [worker.running for worker in workers] == [False, True]

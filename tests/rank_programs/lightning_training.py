@@ -269,7 +269,6 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "chain": lambda o: schedules.ChainedScheduler(
         [schedules.LambdaLR(o, lambda epoch: 0.5**epoch)]
     ),
-    "one cycle": lambda o: schedules.OneCycleLR(o, max_lr=0.05, total_steps=5),
     "cycles": lambda o: schedules.CyclicLR(o, base_lr=0.01, max_lr=0.05, step_size_up=4),
 }
 

@@ -1,6 +1,7 @@
 """The CSV log: Horovod's columns first, readable by whoever read Horovod's."""
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,6 +84,15 @@ def test_a_log_that_another_process_began_elsewhere_gets_a_header_here(tmp_path:
     writer.write(row())
     writer.close()
     assert len(log.read(path)) == 1
+
+
+def test_a_log_may_be_a_pipe() -> None:
+    out, into = os.pipe()
+    writer = log.LogWriter(f"/proc/self/fd/{into}", pytest.fail)
+    writer.close()
+    os.close(into)
+    with open(out) as file:
+        assert file.read() == ",".join(log.COLUMNS) + "\n"
 
 
 def test_horovods_own_log_is_read() -> None:

@@ -172,4 +172,4 @@ def test_waiting_for_the_next_generation_is_said_once(monkeypatch):
 
 def test_a_scripts_name_need_not_be_unicode(monkeypatch):
     monkeypatch.setattr("sys.argv", [os.fsdecode(b"/home/me/tr\xe9n.py")])
-    assert control._program() == "tr\ufffdn.py"
+    assert control._program() == "tr?n.py"

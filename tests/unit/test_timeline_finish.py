@@ -180,6 +180,24 @@ def test_a_killed_rank_on_this_host_is_known_whatever_the_launcher_calls_the_hos
     assert finish(path, patience=0)
 
 
+def test_another_host_of_the_same_name_is_not_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(
+        synthetic_capture,
+        "identity",
+        lambda job, rank: replace(  # 192.0.2.0/24 is nobody's
+            original(job, rank), host="192.0.2.1", node=socket.gethostname(), pid=ended.pid
+        ),
+    )
+    path = tmp_path / "t.json"
+    write_lines(path, capture_lines(JOB, 0, simulate(JOB))[:-1])
+    with pytest.raises(TimelineError, match="still being recorded"):
+        finish(path, patience=0)
+
+
 def test_other_jobs_files_stay(tmp_path: Path) -> None:
     path = write_capture(replace(JOB, ranks=2), tmp_path)
     other = tmp_path / "t.rank2.json"

@@ -255,6 +255,13 @@ def test_a_file_beside_a_joined_one_has_more_of_its_rank(tmp_path: Path) -> None
     assert len(after.ranks[2].tensors) == len(recording(JOB).ranks[2].tensors)
 
 
+def test_files_beside_a_joined_one_may_have_all_of_its_ranks(tmp_path: Path) -> None:
+    _, second = two_hosts(tmp_path)
+    merge(sorted(second.iterdir()), second / "t.json")
+    merge([second / "t.json"], tmp_path / "again.json")
+    assert list(read_recording(tmp_path / "again.json").ranks) == [2, 3]
+
+
 def test_a_profile_of_another_time(tmp_path: Path) -> None:
     path = write_capture(JOB, tmp_path)
     other = tmp_path / "profile.json"

@@ -139,10 +139,11 @@ class LogWriter:
             if not os.path.exists(folder := os.path.dirname(path) or "."):
                 os.makedirs(folder, exist_ok=True)
             self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115
+            is_empty = not append or os.path.getsize(path) == 0
         except OSError as error:
             self._give_up(error)
             return
-        if self._file.tell() == 0:
+        if is_empty:
             self._write(",".join(COLUMNS) + "\n")
 
     def write(self, row: Row) -> None:

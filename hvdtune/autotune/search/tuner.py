@@ -45,7 +45,6 @@ __all__ = ["Measurement", "Outcome", "Trial", "Tuner", "TunerConfig"]
 
 ROUND = 4  # candidates that alternate with the incumbent
 MOST_TURNS = 10
-MOST_STEPS = 50  # of a candidate in a round: visits of very short steps have more than five
 LEAST_TURNS = 2  # before a candidate is left behind or promoted
 ASK_BEHIND = 2  # turns of a round, after which the model is asked for the next candidates
 LEFT_BEHIND = 1.5  # standard errors; a candidate this much worse than the best gets no more turns
@@ -64,7 +63,8 @@ PROMOTE_ERRORS = 3.0
 class TunerConfig:
     """How long to search and how sure to be. Confidence is one-sided: 0.99 errs once in 100.
 
-    From the search on, about `max_samples` are taken, a share CANDIDATES of which is of candidates.
+    A visit has `visit_steps`, and more of very short steps; then a round has fewer turns. From the
+    search on, about `max_samples` are taken, a share CANDIDATES of which is of candidates.
     `max_pairs` is for all comparisons of a run together, including pairs that are measured again.
     """
 
@@ -74,6 +74,7 @@ class TunerConfig:
     min_gain: float = 0.002
     harm_limit_steps: float = 200.0
     max_pairs: int = 60
+    visit_steps: int = 5
     noise: float = 0.0
     seed: int = 0
 
@@ -334,9 +335,12 @@ class Tuner:
         """
         incumbent = Trial("search", self._incumbent, note="incumbent", visit=True)
         yield incumbent
-        for turn in range(self._turns()):
+        for turn in range(MOST_TURNS):
+            most = self._most_turns()
+            if turn >= most:
+                break
             is_next = self._queue == [] and self._tried < self._candidates
-            if turn == ASK_BEHIND and is_next and not self._is_posed:
+            if turn == min(ASK_BEHIND, most - 1) and is_next and not self._is_posed:
                 self._pose()
             for values in racing if turn % 2 == 0 else racing[::-1]:
                 sample = yield Trial("search", values, candidate=True, visit=True)
@@ -358,10 +362,16 @@ class Tuner:
                 break
         return None
 
-    def _turns(self) -> int:
-        """The most turns of a round whose first visit has just been measured."""
-        steps = self._record.visits[-1].sample.steps
-        return max(LEAST_TURNS, min(MOST_TURNS, MOST_STEPS // steps))
+    def _most_turns(self) -> int:
+        """MOST_TURNS, or fewer if visits have so many steps that a candidate would have too many.
+
+        Some visits have more steps than they need, because more had passed when they were looked
+        at; the shortest of the incumbents' shows how many they need.
+        """
+        steps = min(
+            one.sample.steps for one in self._record.visits if one.is_incumbent and one.trial.visit
+        )
+        return max(LEAST_TURNS, min(MOST_TURNS, MOST_TURNS * self._config.visit_steps // steps))
 
     def _still_open(self, racing: list[Values]) -> list[Values]:
         """The candidates that are worth further turns."""

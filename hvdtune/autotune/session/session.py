@@ -24,7 +24,7 @@ from hvdtune.autotune.session.ports import Engine, Optimiser, Writer
 from hvdtune.autotune.statistics.cycle import Joiner, Part
 from hvdtune.autotune.statistics.cycle import Step as WholeStep
 from hvdtune.autotune.statistics.harm import harm_limit_steps
-from hvdtune.autotune.statistics.score import LEAST_STEPS, Sample, Window
+from hvdtune.autotune.statistics.score import LEAST_STEPS, Sample, Window, visit_steps
 from hvdtune.autotune.statistics.watch import Watch
 from hvdtune.settings.knobs import KNOBS, Settings
 
@@ -601,6 +601,7 @@ def _config(settings: Settings, harm_before: float = 0.0) -> TunerConfig:
         warmup_samples=settings.autotune_warmup_samples,
         max_samples=settings.autotune_bayes_opt_max_samples,
         harm_limit_steps=max(0.0, harm_limit_steps(settings) - harm_before),
+        visit_steps=visit_steps(settings.autotune_steps_per_sample),
         noise=settings.autotune_gaussian_process_noise,
         seed=settings.autotune_seed,
     )

@@ -177,6 +177,11 @@ def _limit(group: _Pairs) -> float:
     return median + max(OUTLIER_DEVIATIONS * spread, OUTLIER_FLOOR * median)
 
 
+def visit_steps(steps: int) -> int:
+    """The fewest steps of a visit, if a sample has `steps`."""
+    return max(LEAST_STEPS, steps // VISITS)
+
+
 def _shortest_ms(steps: Sequence[Step]) -> float:
     """The shortest of these steps: longer ones may contain an evaluation or a checkpoint."""
     return min((step.duration_ns for step in steps), default=0) / 1e6
@@ -275,9 +280,7 @@ class Window:
     ) -> Window:
         """A window for a sample of this many steps, or for a visit, a short part of a sample."""
         if is_visit:
-            return cls(
-                epoch, max(LEAST_STEPS, steps // VISITS), settle, typical_bytes, MIN_VISIT_NS
-            )
+            return cls(epoch, visit_steps(steps), settle, typical_bytes, MIN_VISIT_NS)
         return cls(epoch, max(LEAST_STEPS, steps), settle, typical_bytes)
 
     def _is_other_work(self, size: int) -> bool:

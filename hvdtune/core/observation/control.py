@@ -41,7 +41,7 @@ def serve(engine: _native.Engine, topology: Topology) -> None:
 
 def _program() -> str:
     """The script's name as text that can be sent: file names need not be Unicode."""
-    return os.fsencode(os.path.basename(sys.argv[0])).decode("utf-8", "replace")
+    return os.path.basename(sys.argv[0]).encode("utf-8", "replace").decode()
 
 
 def answer(question: str) -> str:

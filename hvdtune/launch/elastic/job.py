@@ -257,6 +257,9 @@ class ElasticJob:
             worker.signal(signal.SIGTERM, group=True)
 
     def _kill(self) -> None:
+        if self._phase == _Phase.KILLED:
+            for text in self._workers.leave():
+                self._say(text)
         self._phase, self._deadline = _Phase.KILLED, time.monotonic() + DRAIN_SECONDS
         for pid in processes.descendants(os.getpid()):
             try:

@@ -167,7 +167,7 @@ class ElasticAdapter(CallingAdapter):
         """Whether there are workers between calls."""
         return False
 
-    def collect(self, folder: str) -> dict[str, bytes]:
+    def collect(self, folder: str, seconds: float | None = None) -> dict[str, bytes]:
         """The files of a folder on all nodes that have had workers, by name; deletes the folder."""
         return node_files.collect(self._nodes, folder)
 

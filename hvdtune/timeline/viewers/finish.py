@@ -99,7 +99,7 @@ def _may_be_written(file: CaptureFile) -> bool:
 
 
 def _alive(who: Identity, path: Path) -> bool:
-    if (who.node or who.host) != socket.gethostname():
+    if not _is_here(who):
         try:
             return time.time() - os.stat(path).st_mtime < SILENT_FOR
         except OSError:
@@ -111,6 +111,25 @@ def _alive(who: Identity, path: Path) -> bool:
     except PermissionError:
         pass
     return who.pid > 0 and not _has_ended(who.pid)
+
+
+def _is_here(who: Identity) -> bool:
+    """Whether this host recorded it. Different hosts may have the same name for themselves."""
+    here = socket.gethostname()
+    return who.host == here or (who.node == here and _leads_here(who.host))
+
+
+def _leads_here(host: str) -> bool:
+    """Whether a name or address is one of this host's."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind) as tried:
+            tried.bind(address)
+            return True
+    return False
 
 
 def _has_ended(pid: int) -> bool:

@@ -86,18 +86,16 @@ def _read(captures: list[Path]) -> tuple[list[CaptureFile], list[str]]:
     beside: dict[str, CaptureFile] = {}
     for path in given.values():
         file = read_capture_file(path, budget)
+        newer: set[int] = set()
         for sibling in siblings(path):
             name = os.path.realpath(sibling)
-            if name in given:
-                continue
-            other = read_sibling(sibling, file, budget, problems)
-            if other is None:
-                continue
-            beside[name] = other
-            if file.finished:
-                kept = {rank: one for rank, one in file.ranks.items() if rank not in other.ranks}
-                file = replace(file, ranks=kept)
-        files.append(file)
+            other = None if name in given else read_sibling(sibling, file, budget, problems)
+            if other is not None:
+                beside[name] = other
+                newer.update(other.ranks if file.finished else ())
+        kept = {rank: one for rank, one in file.ranks.items() if rank not in newer}
+        if kept:
+            files.append(replace(file, ranks=kept))
     return [*files, *beside.values()], problems
 
 

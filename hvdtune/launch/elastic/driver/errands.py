@@ -127,7 +127,9 @@ class Errands:
             done, outcome = self._not_started.pop(0)
             done(outcome)
         for errand in [*self._running.values()]:
-            if errand.code is None and now >= errand.due:
+            if errand.code is None and now >= errand.due and errand.ended:
+                self._finish(errand)  # it may not be killed: nobody waits for it any longer
+            elif errand.code is None and now >= errand.due:
                 errand.end(f"was ended after {errand.seconds:g} s without an answer")
             elif errand.code is not None and (now >= errand.due or not any(errand.pipes.values())):
                 self._finish(errand)
