@@ -138,64 +138,38 @@ def test_a_rank_that_is_a_zombie_writes_no_more(
         ended.wait()
 
 
-def test_rank_0_that_still_records_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("rank", "name"), [(0, "t.json"), (2, "t.rank2.json")])
+def test_a_rank_that_still_records_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, name: str
 ) -> None:
+    """On a host without rank 0, too: replacing the file would end the rank's recording."""
     monkeypatch.setattr(synthetic_capture, "identity", living)
-    path = tmp_path / "t.json"
-    write_lines(path, capture_lines(JOB, 0, simulate(JOB))[:-1])
+    path = tmp_path / name
+    write_lines(path, capture_lines(JOB, rank, simulate(JOB))[:-1])
     before = files(tmp_path)
     with pytest.raises(TimelineError, match=f"still being recorded, by process {os.getpid()}"):
         finish(path, patience=0)
     assert files(tmp_path) == before
 
 
-def test_another_ranks_file_that_is_still_written_is_not_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("host", "is_here"), [("127.0.0.1", True), ("192.0.2.1", False)])
+def test_a_killed_rank_counts_as_ended_at_once_only_on_this_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, is_here: bool
 ) -> None:
-    """As on a host without rank 0: replacing the file would end the rank's recording."""
-    monkeypatch.setattr(synthetic_capture, "identity", living)
-    path = tmp_path / "t.rank2.json"
-    write_lines(path, capture_lines(JOB, 2, simulate(JOB))[:-1])
-    before = files(tmp_path)
-    with pytest.raises(TimelineError, match=f"still being recorded, by process {os.getpid()}"):
-        finish(path, patience=0)
-    assert files(tmp_path) == before
-
-
-def test_a_killed_rank_on_this_host_is_known_whatever_the_launcher_calls_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    """Whatever the launcher calls this host, and if another one has the same name."""
     ended = subprocess.Popen(["true"])
     ended.wait()
+    named = {"host": host, "node": socket.gethostname(), "pid": ended.pid}
     monkeypatch.setattr(
-        synthetic_capture,
-        "identity",
-        lambda job, rank: replace(
-            original(job, rank), host="127.0.0.1", node=socket.gethostname(), pid=ended.pid
-        ),
+        synthetic_capture, "identity", lambda job, rank: replace(original(job, rank), **named)
     )
     path = tmp_path / "t.json"
     write_lines(path, capture_lines(JOB, 0, simulate(JOB))[:-1])
-    assert finish(path, patience=0)
-
-
-def test_another_host_of_the_same_name_is_not_this_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    monkeypatch.setattr(
-        synthetic_capture,
-        "identity",
-        lambda job, rank: replace(  # 192.0.2.0/24 is nobody's
-            original(job, rank), host="192.0.2.1", node=socket.gethostname(), pid=ended.pid
-        ),
-    )
-    path = tmp_path / "t.json"
-    write_lines(path, capture_lines(JOB, 0, simulate(JOB))[:-1])
-    with pytest.raises(TimelineError, match="still being recorded"):
-        finish(path, patience=0)
+    if is_here:
+        assert finish(path, patience=0)
+    else:
+        with pytest.raises(TimelineError, match="still being recorded"):
+            finish(path, patience=0)
 
 
 def test_other_jobs_files_stay(tmp_path: Path) -> None:
