@@ -142,7 +142,7 @@ def test_a_rank_that_is_a_zombie_writes_no_more(
 def test_a_rank_that_still_records_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int, name: str
 ) -> None:
-    """On a host without rank 0, too: replacing the file would end the rank's recording."""
+    """Also on a host without rank 0: replacing the file would end the rank's recording."""
     monkeypatch.setattr(synthetic_capture, "identity", living)
     path = tmp_path / name
     write_lines(path, capture_lines(JOB, rank, simulate(JOB))[:-1])
