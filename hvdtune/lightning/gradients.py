@@ -9,23 +9,22 @@ process: in a GAN, the discriminator's backward pass leaves the generator alone.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 import hvdtune.torch as hvd
-from hvdtune.torch.optimizer.sending import no_entries
-from hvdtune.torch.optimizer.watched import remove_all
+from hvdtune.faces.gradients import DENSE, UNKNOWN, Layout
+from hvdtune.torch.optimizer.hooked import HookedReducer
+from hvdtune.torch.optimizer.parameter_names import Names
+from hvdtune.torch.optimizer.sending import Settings
+from hvdtune.torch.optimizer.submission import Member
+from hvdtune.torch.optimizer.watched import ParamGroups, layout_of
 
-ParamGroups = Sequence[dict[str, Any]]  # as torch.optim.Optimizer has them
-Hook = Callable[[torch.Tensor], None]
 
-
-class GradientAverager:
+class GradientAverager(HookedReducer):
     """Averages gradients, over the global process set, while the backward pass goes on.
 
     param_groups: of all optimizers.
@@ -34,24 +33,20 @@ class GradientAverager:
     sparse_as_dense: whether sparse gradients are sent as dense ones.
     """
 
+    _way_to_change = "Change gradients in on_after_backward() or later."
+
     def __init__(
-        self,
-        param_groups: ParamGroups,
-        names: dict[torch.Tensor, str],
-        *,
-        compression: Any,
-        sparse_as_dense: bool,
+        self, param_groups: ParamGroups, names: Names, *, compression: Any, sparse_as_dense: bool
     ) -> None:
-        self._names = dict(names)
-        self._compression = compression
-        self._sparse_as_dense = sparse_as_dense
-        self._watched: dict[torch.Tensor, None] = {}  # in the same order on all ranks
-        self._computed: set[torch.Tensor] = set()  # on this rank, but not reduced yet
-        self._waits: dict[torch.Tensor, Callable[[], torch.Tensor]] = {}  # reductions under way
+        settings = Settings(
+            communicates=True,
+            process_set=hvd.global_process_set,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+        )
+        super().__init__(dict(names), settings)
+        self._computed: set[Member] = set()  # on this rank, but not reduced yet
         self._submits_at_once = False
-        self._hooks: list[RemovableHandle] = []
-        # The hooks are on the parameters and must not outlive this object.
-        weakref.finalize(self, remove_all, self._hooks)
         self._watch(param_groups)
 
     @property
@@ -81,110 +76,68 @@ class GradientAverager:
         """
         self._watch(param_groups)
         try:
-            for parameter, dense, sparse_dims in self._computed_anywhere():
-                if parameter not in self._waits:
-                    self._submit(parameter, dense, sparse_dims)
-            # Wait for the last one first: a blocked wait makes the engine close its batch, and
-            # all earlier submissions can then share that batch.
-            for parameter, wait in reversed(self._waits.items()):
-                self._store(parameter, wait())
+            for member in self._computed_anywhere():
+                if member.unit not in self._submissions:
+                    self._start(member.unit, (member,))
+            self._collect()
         finally:
-            self._waits.clear()
+            self._submissions.clear()
             # A parameter that is frozen now (another optimizer has its turn) waits until thawed.
-            self._computed = {p for p in self._computed if not p.requires_grad}
+            self._computed = {m for m in self._computed if not m.parameter.requires_grad}
 
     def _watch(self, param_groups: ParamGroups) -> None:
-        """Watch the parameters that are new: unfrozen, or added to an optimizer."""
-        for i, group in enumerate(param_groups):
-            for j, parameter in enumerate(group["params"]):
-                if parameter.requires_grad and parameter not in self._watched:
-                    self._watched[parameter] = None
-                    self._names.setdefault(parameter, f"lightning.noname.{i}.{j}")
-                    handle = parameter.register_post_accumulate_grad_hook(_hook(self))
-                    self._hooks.append(handle)
+        """Watch the parameters that are new: unfrozen, or added to an optimizer.
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        """Runs in the backward pass when the gradient of ``parameter`` is complete."""
-        if parameter in self._waits:
+        They are reduced under their own names: only one averager is in use at a time.
+        """
+        self._watched.watch(param_groups, None, passes=1)
+        for member in self._watched.undecided:
+            member.wire_name = member.name
+        self._watched.undecided.clear()
+
+    def _on_gradient(self, member: Member) -> None:
+        if member.unit in self._submissions:
             raise RuntimeError(
-                f"The gradient of parameter {self._names[parameter]!r} was computed twice in one "
+                f"The gradient of parameter {member.name!r} was computed twice in one "
                 "backward pass, the second time while it was being reduced. Activation "
                 "checkpointing does that with use_reentrant=True; use use_reentrant=False."
             )
-        self._computed.add(parameter)
-        gradient = parameter.grad
+        self._computed.add(member)
         # All ranks must first agree on how to reduce a sparse gradient.
-        if self._submits_at_once and gradient is not None and not gradient.is_sparse:
-            self._submit(parameter, True, 0)
+        if self._submits_at_once and layout_of(member.parameter.grad) is DENSE:
+            member.layout = DENSE
+            self._start(member.unit, (member,))
 
-    def _computed_anywhere(self) -> list[tuple[torch.Tensor, bool, int]]:
+    def _computed_anywhere(self) -> list[Member]:
         """The parameters whose gradient any rank has computed, in the same order on all ranks.
 
-        Each with whether any rank's gradient is dense, and the sparse dimensions of sparse ones.
+        Sets their ``layout`` to what all ranks know of these gradients.
         """
-        own = []
-        for parameter in self._watched:
-            gradient = parameter.grad
-            if gradient is None or parameter not in self._computed or not parameter.requires_grad:
-                own.append((0, 0))
-            elif gradient.is_sparse:
-                own.append((0, gradient.sparse_dim()))
-            else:
-                own.append((1, 0))
-        table = torch.tensor(own, dtype=torch.int32).reshape(-1, 2)
+        members = self._watched.in_order
+        own = [self._own_layout(member) for member in members]
+        table = torch.tensor(
+            [(layout.dense, layout.sparse_dims) for layout in own], dtype=torch.int32, device="cpu"
+        ).reshape(-1, 2)
         hvd.allreduce_(table, op=hvd.Max, name="lightning.computed")
-        return [
-            (parameter, bool(dense), sparse_dims)
-            for parameter, (dense, sparse_dims) in zip(self._watched, table.tolist(), strict=True)
-            if dense or sparse_dims
-        ]
+        for member, (dense, sparse_dims) in zip(members, table.tolist(), strict=True):
+            sparse = Layout(False, sparse_dims) if sparse_dims else UNKNOWN
+            member.layout = DENSE if dense else sparse
+        return [member for member in members if member.layout.known]
 
-    def _submit(self, parameter: torch.Tensor, dense: bool, sparse_dims: int) -> None:
-        """Start the reduction. Some ranks may have no gradient, or one in another layout."""
-        name = self._names[parameter]
-        if parameter.grad is None:
-            parameter.grad = _zeros(parameter, 0 if dense else sparse_dims)
-        gradient = parameter.grad.detach()
-        try:
-            if gradient.is_sparse and not dense and not self._sparse_as_dense:
-                self._waits[parameter] = hvd.sparse_allreduce_async(gradient, name, hvd.Average)
-                return
-            if gradient.is_sparse:
-                gradient = gradient.to_dense()
-            tensor, context = self._compression.compress(gradient.contiguous())
-            handle = hvd.allreduce_async_(tensor, op=hvd.Average, name=name)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"Gradient of parameter {name!r}: {error}") from error
+    def _own_layout(self, member: Member) -> Layout:
+        """The layout of the gradient that this rank has computed and may be reduced now."""
+        is_ready = member in self._computed and member.parameter.requires_grad
+        return layout_of(member.parameter.grad if is_ready else None)
 
-        def wait() -> torch.Tensor:
-            result = self._compression.decompress(hvd.synchronize(handle), context)
-            return result if dense else result.to_sparse(sparse_dims)
+    def _payload(self, member: Member) -> torch.Tensor:
+        # Compression must not extend the graph that create_graph=True makes.
+        payload = super()._payload(member)
+        return payload.detach() if payload.requires_grad else payload
 
-        self._waits[parameter] = wait
-
-    @staticmethod
-    def _store(parameter: torch.Tensor, result: torch.Tensor) -> None:
-        """Make ``result`` the gradient; if it was reduced in place, it already is."""
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse or result.is_sparse:
-            parameter.grad = result
-        elif result.data_ptr() != gradient.data_ptr():
-            gradient.detach().copy_(result)
-
-
-def _zeros(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
-    """A gradient that is zero: dense, or a sparse one without entries."""
-    if not sparse_dims:
-        return torch.zeros_like(parameter.detach())
-    return no_entries(parameter, sparse_dims)
-
-
-def _hook(averager: GradientAverager) -> Hook:
-    reference = weakref.ref(averager)
-
-    def hook(parameter: torch.Tensor) -> None:
-        alive = reference()
-        if alive is not None:
-            alive._on_gradient(parameter)
-
-    return hook
+    def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
+        gradient = member.parameter.grad
+        if gradient is not None and gradient.is_sparse and member.layout.dense:
+            # Optimizers keep state in the gradient's layout, so it must be the same on all ranks.
+            member.parameter.grad = self.settings.compression.decompress(result, context)
+        else:
+            super()._store(member, result, context)

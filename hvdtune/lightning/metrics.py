@@ -17,9 +17,8 @@ import hvdtune.torch as hvd
 def gather_states(state: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
     """``state`` of every rank, in rank order; shapes may differ, numbers of dimensions not."""
     dense = state.detach().contiguous()
-    shapes = hvd.allgather(
-        torch.tensor([[*dense.shape]], dtype=torch.int64), name="lightning.metric.shape"
-    )
+    shape = torch.tensor([[*dense.shape]], dtype=torch.int64, device="cpu")
+    shapes = hvd.allgather(shape, name="lightning.metric.shape")
     values = hvd.allgather(dense.reshape(-1), name="lightning.metric.state")
     parts = values.split([int(shape.prod()) for shape in shapes])
     return [part.reshape(tuple(shape.tolist())) for part, shape in zip(parts, shapes, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from rank_programs.lightning_cases import (
     fit,
 )
 from rank_programs.torch_cases import error_of
+from rank_programs.torch_optimizer_recipes import Negative
 from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler as schedules
 from torch.utils.checkpoint import checkpoint
@@ -109,8 +111,26 @@ class Sparse(Module):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
+class Mixed(Module):
+    """An embedding with sparse gradients, which the last rank also uses as a whole."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.embedding = torch.nn.Embedding(5, 4, sparse=True)
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        rows = (batch[0][:, 0].abs() * 2).long().clamp(max=4)
+        loss = mse_loss(self.net(batch[0] + self.embedding(rows)), batch[1])
+        size = self.trainer.world_size
+        if self.global_rank != size - 1:
+            return loss
+        return loss + size * self.embedding.weight.square().mean()
+
+
 def sparse_gradients() -> None:
     assert_trains_alike(Sparse)
+    # Momentum is kept in the gradient's layout, and must be dense on all ranks.
+    assert_trains_alike(Mixed)
     alone, module = Sparse(0), Sparse(0)
     fit(alone, False)
     fit(module, True, strategy=HvdtuneStrategy(sparse_as_dense=True))
@@ -147,6 +167,47 @@ def activation_checkpointing() -> None:
     said = error_of(lambda: fit(Twice(0), True), RuntimeError, "'net.", "use_reentrant=False")
     assert "computed twice in one backward pass" in said
     fit(Module(0), True)  # the ranks are still together
+
+
+class WithGraph(Module):
+    """Its gradients are part of a graph, as second derivatives need them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, index: int) -> None:
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        loss = mse_loss(self.net(batch[0]), batch[1])
+        self.manual_backward(loss, create_graph=True)
+        gradient = self.net[0].weight.grad
+        assert gradient is not None
+        assert gradient.requires_grad
+        optimizer.step()
+
+
+class Doubles(Module):
+    """Changes gradients as soon as they are there, when the ranks already reduce them."""
+
+    def on_train_start(self) -> None:
+        for parameter in self.parameters():
+            parameter.register_post_accumulate_grad_hook(_double)
+
+
+def _double(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(2)
+
+
+def gradients_that_others_use() -> None:
+    assert_trains_alike(WithGraph)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(Doubles(0), True)
+    said = [str(one.message) for one in caught if "while it was being reduced" in str(one.message)]
+    assert len(said) == 1, said
+    assert "in on_after_backward()" in said[0], said
 
 
 class Gan(Module):
@@ -288,6 +349,16 @@ def learning_rates_of_schedules() -> None:
         assert math.isclose(group["lr"], expected), (name, group["lr"], expected)
 
 
+class Maximizes(Module):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.05, maximize=True)
+
+
+class Minimizes(Module):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
 def compressed() -> None:
     strategy = HvdtuneStrategy(compression=hvd.Compression.fp16)
     module, alone = Module(0), Module(0)
@@ -295,6 +366,10 @@ def compressed() -> None:
     fit(alone, False)
     difference = float((module.net[0].weight - alone.net[0].weight).detach().abs().max())
     assert 0.0 < difference < 1e-2, difference
+    opposite, alone = Minimizes(0), Maximizes(0)
+    fit(opposite, True, strategy=HvdtuneStrategy(compression=Negative))
+    fit(alone, False)
+    assert_equal(opposite, alone, "a compressor that sends the tensor itself")
 
 
 CHECKS = (
@@ -305,6 +380,7 @@ CHECKS = (
     parameters_without_gradient,
     sparse_gradients,
     activation_checkpointing,
+    gradients_that_others_use,
     manual_optimization,
     batch_norm,
     learning_rates,

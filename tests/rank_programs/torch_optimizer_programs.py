@@ -59,6 +59,7 @@ def two_ranks() -> list[str]:
         adasum.training,
         recipes.gradient_scalers,
         recipes.gradients_changed_too_early,
+        recipes.compressors_that_send_the_tensor_itself,
         recipes.checkpointed_activations,
         recipes.optimizers_in_flight_at_once,
         recipes.load_state_dict_in_the_middle,

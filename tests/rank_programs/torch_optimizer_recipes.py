@@ -30,6 +30,7 @@ from rank_programs.torch_training import (
 )
 
 import hvdtune.torch as hvd
+from hvdtune.torch.compression import Compressor
 from hvdtune.torch.optimizer import overlap
 
 
@@ -191,6 +192,26 @@ def gradients_changed_too_early() -> None:
         messages = [str(w.message) for w in seen if w.category is RuntimeWarning]
         assert len(messages) == 1, messages
         assert "'2.weight' was changed" in messages[0], messages
+
+
+class Negative(Compressor):
+    """Sends the tensor itself, and negates what comes back."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return -tensor
+
+
+def compressors_that_send_the_tensor_itself() -> None:
+    alone, together = new_model(), new_model()
+    train_alone(alone, torch.optim.SGD(alone.parameters(), lr=0.1, maximize=True))
+    optimizer = distributed(together, lambda p: torch.optim.SGD(p, lr=0.1), compression=Negative)
+    train_share(together, optimizer)
+    check_equal(together, alone, "a compressor that sends the tensor itself")
 
 
 def step_hooks_see_reduced_gradients() -> None:
@@ -514,6 +535,7 @@ CHECKS = (
     other_reductions,
     gradient_scalers,
     gradients_changed_too_early,
+    compressors_that_send_the_tensor_itself,
     step_hooks_see_reduced_gradients,
     schedule_made_before_wrapping,
     checkpointed_activations,

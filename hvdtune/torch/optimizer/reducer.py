@@ -23,11 +23,12 @@ from hvdtune.torch import async_ops
 from hvdtune.torch.optimizer import overlap
 from hvdtune.torch.optimizer.bystanders import Bystander
 from hvdtune.torch.optimizer.gradient_views import GradientViews
+from hvdtune.torch.optimizer.hooked import HookedReducer, is_view
 from hvdtune.torch.optimizer.overlap_trial import OverlapTrial
 from hvdtune.torch.optimizer.parameter_names import Names
-from hvdtune.torch.optimizer.sending import Sender, Settings, no_entries
+from hvdtune.torch.optimizer.sending import Settings
 from hvdtune.torch.optimizer.submission import NAMED_ERRORS, Member, Submission, Unit, named
-from hvdtune.torch.optimizer.watched import ParamGroups, WatchedParameters, layout_of
+from hvdtune.torch.optimizer.watched import ParamGroups, layout_of
 
 Copied = Callable[[torch.Tensor], torch.Tensor]
 
@@ -53,12 +54,17 @@ job.add_lifecycle_hook(_count_job, lambda: None)
 operations.add_join_hook(_count_join)
 
 
-class GradientReducer:
+class GradientReducer(HookedReducer):
     """Submits gradients during the backward pass and writes the results back.
 
     ``names`` are the parameters' own; the ``groups`` are those of DistributedOptimizer. With
     groups, construction is collective over the process set.
     """
+
+    _way_to_change = (
+        "Between backward() and step(), call optimizer.synchronize() first, then clip or unscale, "
+        "then step() inside optimizer.skip_synchronize()."
+    )
 
     def __init__(
         self,
@@ -70,40 +76,23 @@ class GradientReducer:
         groups: Groups | None = None,
         kind: str = "",
     ) -> None:
-        self.settings = settings
-        self._sender = Sender(settings)
+        super().__init__(names, settings)
         self._overlaps = False  # the ranks have agreed to reduce during the backward pass
         self._trial: OverlapTrial | None = None  # … or on a trial that finds out whether to
         self._views = GradientViews() if settings.views else None
-        self._submissions: dict[Unit, Submission] = {}
         self._given_up: dict[Unit, Submission] = {}  # by give_up(); the engine may still run them
         # The plan for the plain units of the last step that also had others, and their names.
         self._last_plan: tuple[tuple[str, ...], operations.AllreducePlan] | None = None
-        self._step = StepState(
-            torch.is_grad_enabled, _unless_gone(weakref.WeakMethod(self._on_gradient))
-        )
         _steps.add(self._step)
-        self._watched = WatchedParameters(names, self._sender, self._step)
         self.bystander = Bystander(kind, list(names.values()), self._step)
         self._job, self._event = _jobs, _events
         self._alone = settings.process_set.size() == 1  # then the gradients are the results
         self._warned = False  # about reductions that were given up
-        self._warned_of_change = False
         self._counts_units = False  # some unit's `ready` is not 0
         self.set_backward_passes_per_step(backward_passes_per_step)
         self._begin_step()
         if settings.communicates:
             self._watched.watch(param_groups, groups, self.passes)
-
-    @property
-    def names(self) -> Names:
-        """The parameters' own names."""
-        return self._watched.names
-
-    @property
-    def members(self) -> dict[torch.Tensor, Member]:
-        """What is known of each parameter that is watched."""
-        return self._watched.members
 
     @property
     def communicates(self) -> bool:
@@ -222,10 +211,6 @@ class GradientReducer:
     # ---- the backward pass ----
 
     def _on_gradient(self, member: Member) -> None:
-        """Runs in the backward pass when the gradient of a parameter is complete.
-
-        A hook that only has to note the gradient does that by itself and does not call this.
-        """
         if self._event != _events:
             self.notice_events()
         left = member.passes_left
@@ -418,19 +403,9 @@ class GradientReducer:
         """
         if self._given_up and not self._is_free(unit, patient):
             return
-        members = unit.members
-        try:
-            if not unit.grouped:
-                member = members[0]
-                if member.parameter.requires_grad:
-                    self._submissions[unit] = self._sender.single(member, self._payload(member))
-                return
-            members = [member for member in members if member.parameter.requires_grad]
-            if members:
-                payloads = [self._payload(member) for member in members]
-                self._submissions[unit] = self._sender.group(members, payloads)
-        except NAMED_ERRORS as error:
-            raise named(error, members) from error
+        members = [member for member in unit.members if member.parameter.requires_grad]
+        if members:
+            self._start(unit, members)
 
     def _is_free(self, unit: Unit, patient: bool) -> bool:
         """Whether no reduction of ``unit`` that was given up is left."""
@@ -455,100 +430,19 @@ class GradientReducer:
         return True
 
     def _payload(self, member: Member) -> torch.Tensor:
-        """The tensor to reduce: the gradient, or zeros if this rank did not compute it."""
-        gradient = member.parameter.grad
-        if self._views is not None and self._views.move_in(member.parameter):
-            place = member.parameter.grad
-            assert place is not None
-            if gradient is None:
-                member.filler = weakref.ref(place)
-            return place
-        if gradient is None:
-            # Another rank may have one, because control flow may depend on the data.
-            with torch.inference_mode(False):
-                if member.layout.sparse:
-                    gradient = no_entries(member.parameter, member.layout.sparse_dims)
-                else:
-                    gradient = torch.zeros_like(member.parameter.detach())
-            member.parameter.grad = gradient
-            member.filler = weakref.ref(gradient)
-        return gradient
-
-    # ---- results ----
-
-    def _collect(self) -> None:
-        """Wait for all submissions and write their results; raise the first error at the end."""
-        first_error: Exception | None = None
-        # Wait for the last one first: a blocked wait makes the engine close its batch, and all
-        # earlier submissions can then share that batch.
-        for unit in reversed(list(self._submissions)):
-            submission = self._submissions[unit]
-            try:
-                self._store_all(submission)
-            except NAMED_ERRORS as error:
-                first_error = first_error or named(error, submission.members)
-            del self._submissions[unit]
-        if first_error is not None:
-            raise first_error
-
-    def _store_all(self, submission: Submission) -> None:
-        results = submission.results()
-        for index, member in enumerate(submission.members):
-            payload, result = submission.payloads[index], results[index]
-            if payload is member.parameter.grad:
-                if payload._version != submission.versions[index]:
-                    self._warn_changed(member)
-                if result is payload:
-                    continue
-            self._store(member, result, submission.contexts[index])
-
-    def _store(self, member: Member, result: torch.Tensor, context: Any) -> None:
-        """Make the reduced tensor the gradient of the parameter."""
-        parameter = member.parameter
-        gradient = parameter.grad
-        if result.is_sparse:
-            parameter.grad = result
-            return
-        restored = self.settings.compression.decompress(result, context)
-        if gradient is None:  # the user has removed it
-            parameter.grad = restored
-        elif gradient.is_sparse:
-            parameter.grad = restored.to_sparse(gradient.sparse_dim())
-        elif restored is not gradient:
-            gradient.copy_(restored)
+        if self._views is None:
+            return super()._payload(member)
+        is_missing = member.parameter.grad is None
+        if not self._views.move_in(member.parameter):
+            return super()._payload(member)
+        place = member.parameter.grad
+        assert place is not None
+        if is_missing:
+            member.filler = weakref.ref(place)
+        return place
 
     def _spoils_overlap(self) -> bool:
         """Whether gradients are changed before they are reduced, or this cannot be known."""
         return self._warned_of_change or any(
-            _is_view(m.parameter.grad) for m in self._watched.in_order
+            is_view(m.parameter.grad) for m in self._watched.in_order
         )
-
-    def _warn_changed(self, member: Member) -> None:
-        # Views share a version counter, so a change to any of them looks like a change to this one.
-        if self._warned_of_change or _is_view(member.parameter.grad):
-            return
-        self._warned_of_change = True
-        warnings.warn(
-            f"The gradient of parameter {member.name!r} was changed while it was being reduced, "
-            "which loses the change or spoils the result. Between backward() and step(), call "
-            "optimizer.synchronize() first, then clip or unscale, then step() inside "
-            "optimizer.skip_synchronize(). (Further parameters are not reported.)",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def _is_view(gradient: torch.Tensor | None) -> bool:
-    """Whether it uses the memory of another tensor."""
-    return gradient is not None and gradient._is_view()
-
-
-def _unless_gone(method: weakref.WeakMethod[Callable[[Member], None]]) -> Callable[[Member], None]:
-    """A function for hooks that calls the method while its object lives, and else does nothing."""
-
-    def on_gradient(member: Member) -> None:
-        alive = method()
-        if alive is not None:
-            alive(member)
-
-    return on_gradient

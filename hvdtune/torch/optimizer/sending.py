@@ -11,6 +11,7 @@ import torch
 from hvdtune.core import operations
 from hvdtune.core.process_sets import ProcessSet
 from hvdtune.core.reduce_ops import Adasum, Average, Sum
+from hvdtune.faces.gradients import Layout
 from hvdtune.torch import async_ops
 from hvdtune.torch.adapter import CODES, as_buffer
 from hvdtune.torch.compression import Compression
@@ -45,12 +46,12 @@ class Sender:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._compresses = settings.compression is not Compression.none
+        self.compresses = settings.compression is not Compression.none
 
     @property
     def sends_as_is(self) -> bool:
         """Whether dense gradients are sent as they are, and reduced in place."""
-        return not self._compresses and self.settings.op != Adasum
+        return not self.compresses and self.settings.op != Adasum
 
     def plan(self, names: tuple[str, ...]) -> operations.AllreducePlan:
         """A plan that reduces plain payloads in place and waits: cheaper than one by one.
@@ -103,7 +104,7 @@ class Sender:
 
     def _dense(self, member: Member, payload: torch.Tensor) -> Submission:
         settings = self.settings
-        if self._compresses or payload.layout is not torch.strided or not payload.is_contiguous():
+        if self.compresses or payload.layout is not torch.strided or not payload.is_contiguous():
             tensor, context = self._compress(payload)
         else:
             tensor, context = payload, None
@@ -139,13 +140,16 @@ class Sender:
         return self.settings.compression.compress(dense.contiguous())
 
 
-def no_entries(parameter: torch.Tensor, sparse_dims: int) -> torch.Tensor:
-    """A sparse gradient of ``parameter`` that is zero everywhere."""
-    shape, device = parameter.shape, parameter.device
-    return torch.sparse_coo_tensor(
-        torch.empty((sparse_dims, 0), dtype=torch.int64, device=device),
-        torch.empty((0, *shape[sparse_dims:]), dtype=parameter.dtype, device=device),
-        shape,
-        device=device,
-        check_invariants=False,
-    )
+def zeros_for(parameter: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A gradient of ``parameter`` that is zero everywhere, dense unless the ranks' are sparse."""
+    with torch.inference_mode(False):
+        if not layout.sparse:
+            return torch.zeros_like(parameter.detach())
+        shape, device = parameter.shape, parameter.device
+        return torch.sparse_coo_tensor(
+            torch.empty((layout.sparse_dims, 0), dtype=torch.int64, device=device),
+            torch.empty((0, *shape[layout.sparse_dims :]), dtype=parameter.dtype, device=device),
+            shape,
+            device=device,
+            check_invariants=False,
+        )

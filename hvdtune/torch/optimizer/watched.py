@@ -144,15 +144,10 @@ def layout_of(gradient: torch.Tensor | None) -> Layout:
     return Layout(False, gradient.sparse_dim()) if gradient.is_sparse else DENSE
 
 
-def remove_all(hooks: list[RemovableHandle]) -> None:
-    """Remove the hooks and empty the list."""
+def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
+    """Remove the hooks, and the references between units and their members."""
     for hook in hooks:
         hook.remove()
     hooks.clear()
-
-
-def _take_apart(hooks: list[RemovableHandle], units: dict[Unit, None]) -> None:
-    """Remove the hooks, and the references between units and their members."""
-    remove_all(hooks)
     for unit in units:
         unit.members.clear()
