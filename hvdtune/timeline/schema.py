@@ -34,7 +34,7 @@ class Job(TypedDict):
     recorded: list[int]  # ranks whose recordings are here
     hosts: list[str]
     version: str  # of hvdtune
-    framework: str  # "torch 2.13.0", "mxnet 1.9.1"; "" for others
+    framework: str  # the faces in use: "torch 2.13.0", "keras 3.10.0, jax 0.7.1"; "" if unknown
     cpus: int | None  # that the ranks of the first host may use together
     started_wall_us: int  # since the epoch
     complete: bool  # all recordings are complete
@@ -121,7 +121,8 @@ class RankBar(Bar):
 
 
 class Waterfall(TypedDict):
-    """Where a step goes. Typical steps are the middle half by duration; None without steps."""
+    """Where a step goes. Typical steps are the middle half by duration; None without steps, or if
+    the recording does not show when the program waits."""
 
     parts: list[Part]
     typical: Bar | None
@@ -147,7 +148,7 @@ class RankPhases(TypedDict):
 
 
 class Phases(TypedDict):
-    """What computing consists of."""
+    """What computing consists of; the whole step if waits are not shown."""
 
     parts: list[Phase]
     mean: dict[str, float]  # phase → seconds of the mean step
@@ -156,13 +157,16 @@ class Phases(TypedDict):
 
 
 class Overlap(TypedDict):
-    """How much communication is hidden, and how short a step could be; None without steps."""
+    """How much communication is hidden, and how short a step could be; None without steps. If the
+    recording does not show when the program waits, only the last three are known."""
 
     overlap_share: float | None  # share of communication that is hidden
     exposed_share: float | None  # share of the step in which the framework is blocked
-    step_s: float | None  # the mean
     ideal_free_communication_s: float | None
     ideal_no_skew_s: float | None
+    step_s: float | None  # the mean
+    shows_waits: bool  # whether the recording shows when the program waits
+    exposed_at_most: float | None  # exposed_share, or the most that it may be
 
 
 class Lateness(TypedDict):
@@ -176,7 +180,8 @@ class Lateness(TypedDict):
 
 
 class Straggler(TypedDict):
-    """A rank that held up a step."""
+    """A rank that held up a step. If the recording does not show when the program waits, caused_s
+    and delay_s are the most that they may be."""
 
     rank: int
     host: str
@@ -278,7 +283,7 @@ class Point(TypedDict):
     """One batch."""
 
     op: str
-    bytes: int
+    bytes: int  # of the whole result if it is an allgather
     busbw_gbps: float
 
 
@@ -313,8 +318,8 @@ class Owner(TypedDict):
     count: float
     bytes: float
     steps: float  # share of the steps that contain it
-    blocked_s: float  # per participating rank
-    late_s: float  # part of blocked_s: waiting for late ranks
+    blocked_s: float | None  # per participating rank; None if waits are not shown
+    late_s: float | None  # part of blocked_s: waiting for late ranks
     alone: bool  # the program waits for each before it submits anything else
     phase: str  # when it runs; "" if there are no gradients
     site: str  # the line that calls it, if it has no name: a sample
@@ -328,6 +333,7 @@ class Stall(TypedDict):
     rank: int  # -1: unknown
     seconds: float
     text: str  # what the stall check reported
+    ended: bool  # the process sets that it is about went on afterwards
 
 
 class TuningMark(TypedDict):
@@ -395,7 +401,7 @@ class Report(TypedDict):
     job: Job
     verdict: Finding
     findings: list[Finding]  # the best first
-    accounting: Accounting | None  # None without steps
+    accounting: Accounting | None  # None without steps, or if waits are not shown
     start: Start | None  # None without one-time starts
     steps: Steps
     waterfall: Waterfall
@@ -568,7 +574,8 @@ class SettingChange(TypedDict):
 
 
 class Comparison(TypedDict):
-    """All that a comparison of two recordings says."""
+    """All that a comparison of two recordings says. Parts and causes are empty if one of them does
+    not show when its program waits."""
 
     document: int
     kind: Literal["diff"]

@@ -18,6 +18,8 @@ from rank_programs import tensorflow_sessions, tensorflow_tape, tensorflow_train
 from support.jobs.ranks import run_checks_on, run_ranks
 from support.tiers import long_too
 
+from hvdtune.timeline import api
+
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -55,6 +57,17 @@ def test_ranks_train_like_one_process(how: str) -> None:
         for weights in run_ranks(ranks, tensorflow_training.train, how).values:
             for one, other in zip(weights, alone, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+
+
+def test_a_report_says_that_graphs_do_not_show_when_they_wait(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    run_ranks(2, tensorflow_training.train, "function", env={"HOROVOD_TIMELINE": str(path)})
+    job = api.read(path)
+    named = [one.identity.framework for one in job.recording.ranks.values()]
+    assert all(one.startswith("tensorflow ") for one in named), named
+    assert len(job.analysis.found_steps)
+    assert not job.analysis.overlap.shows_waits
+    assert "waits not recorded" in job.findings()["kind"].tolist()
 
 
 def test_a_dead_rank_is_an_error_that_training_recovers_from() -> None:

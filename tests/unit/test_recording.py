@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 from hvdtune.core.observation import recording
+from hvdtune.core.topology import detect
 from hvdtune.settings.knobs import KNOBS, KnobError, from_environ, parse, to_text
+from hvdtune.timeline.record.layout import Identity
 
 FINISHER = """
 import sys, time
@@ -159,10 +165,49 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 
 
 def test_the_identity_tells_no_secrets() -> None:
-    from hvdtune.core.topology import detect
-
     settings = from_environ({"HVDTUNE_SECRET": "hush", "HOROVOD_CYCLE_TIME": "7"})
     text = recording.options(detect({}), settings, "a host")["timeline_identity"]
     assert "hush" not in text
     assert '"HOROVOD_CYCLE_TIME": 7.0' in text
     assert '"host": "a host"' in text
+
+
+FACES = ("torch", "tensorflow", "jax", "mxnet", "keras")
+
+
+@pytest.mark.parametrize(
+    ("imported", "named"),
+    [
+        (("torch", "hvdtune.torch"), "torch 2.13.0"),
+        (("mxnet", "hvdtune.mxnet", "torch"), "mxnet 2.13.0"),
+        (("jax", "hvdtune.jax", "torch"), "jax 2.13.0"),
+        (("jax", "keras", "hvdtune.keras.package"), "keras 2.13.0, jax 2.13.0"),
+        (
+            ("tensorflow", "torch", "hvdtune.tensorflow", "hvdtune.torch"),
+            "torch 2.13.0, tensorflow 2.13.0",
+        ),
+        (("torch", "tensorflow"), "numpy"),
+    ],
+)
+def test_the_identity_names_the_faces_that_the_program_uses(
+    monkeypatch: pytest.MonkeyPatch, imported: tuple[str, ...], named: str
+) -> None:
+    """Not what else it has imported. Here every package is of version 2.13.0."""
+    for face in FACES:
+        for module in (face, f"hvdtune.{face}", f"hvdtune.{face}.package"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(np, "__version__", "")
+    for name in imported:
+        module = ModuleType(name)
+        vars(module).update(__version__="2.13.0", backend_name=lambda: "jax")
+        module.__dict__["keras"] = module
+        monkeypatch.setitem(sys.modules, name, module)
+    text = recording.options(detect({}), from_environ({}), "a host")["timeline_identity"]
+    framework = json.loads("{" + text + "}")["framework"]
+    assert framework == named
+    identity = Identity("job", 0, 1, 0, "a host", 1, "0", framework=framework)
+    assert identity.faces == {part.split()[0] for part in named.split(", ")}
+
+
+def test_a_recording_of_an_earlier_version_may_name_no_face() -> None:
+    assert not Identity("job", 0, 1, 0, "a host", 1, "0").faces

@@ -10,6 +10,7 @@ import pytest
 from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
 from hvdtune.timeline import api
+from hvdtune.timeline.advice.ranks import endless_stalls
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis import sizes
 from hvdtune.timeline.analysis.analyse import analyse
@@ -340,6 +341,59 @@ def test_a_stall_that_goes_on_is_one_however_often_it_is_reported():
     assert table["rank"].tolist() == [1]
     assert table["seconds"].tolist() == [pytest.approx(180, rel=0.01)]
     assert "since 60 s" in table["text"][0]
+
+
+def test_a_stall_begins_when_ranks_begin_to_wait():
+    whole = recording(Job(ranks=2, steps=10))
+    end = max(int(one.streams["batches"]["end"].max()) for one in whole.ranks.values())
+    text = "Rank 0 waits for 1 tensor (a) since 60 s; missing: rank 1."
+    mark(whole, Mark.STALL, end + 60 * 10**9, text)
+    analysis = analyse(whole)
+    began = (end - analysis.origin_ns) / 1e9
+    assert analysis.stalls["time_s"].tolist() == [pytest.approx(began)]
+    [found] = endless_stalls(analysis)
+    assert f"The others waited for rank 1 from {began:.1f} s on" in found.sentence
+
+
+def test_a_stall_is_as_long_as_its_reports_say_while_other_operations_go_on():
+    whole = recording(Job(ranks=2, steps=30, forward=1.0, backward=2.0))
+    began = int(whole.ranks[0].batches["begin"][0]) + 5 * 10**9
+    for seconds in (60, 80):
+        text = f"Rank 0 waits for tensor allreduce.layer0.weight since {seconds} s"
+        mark(whole, Mark.STALL, began + seconds * 10**9, f"{text}; missing: rank 1.")
+    [row] = analyse(whole).stalls.to_dict("records")
+    assert (row["step"], row["rank"], row["ended"]) == (-1, 1, True)
+    assert 80 <= row["seconds"] < 84
+
+
+def test_a_stall_outside_of_whole_steps_lasts_until_the_next_batch():
+    whole = recording(Job(ranks=2, steps=10, stall=Stall(1, 9, 65.0)))
+    for one in whole.ranks.values():  # the last steps have no marks
+        last = (one.marks["kind"] == int(Mark.STEP)) & (one.marks["value"] > 7)
+        one.streams["marks"] = one.marks[~last]
+    analysis = analyse(whole)
+    [row] = analysis.stalls.to_dict("records")
+    assert (row["step"], row["rank"], row["ended"]) == (-1, 1, True)
+    assert row["seconds"] == pytest.approx(65.0, rel=0.01)
+    assert not endless_stalls(analysis)
+
+
+@pytest.mark.parametrize(("name", "ended"), [("allreduce.a", True), ("allreduce.b", False)])
+def test_a_stall_has_ended_if_its_process_set_went_on(name, ended):
+    own = (Tensor("allreduce.a", MIB), Tensor("allreduce.b", MIB, process_set=3))
+    whole = recording(Job(ranks=2, steps=10, tensors=own))
+    marks = whole.ranks[0].marks
+    time = int(marks["time"][marks["kind"] == int(Mark.STEP)][4]) + 1000
+    for one in whole.ranks.values():  # from then on, process set 3 has no batches
+        gone = (one.batches["process_set"] == 3) & (one.batches["begin"] > time)
+        lost = one.batches["serial"][gone]
+        one.streams["batches"] = one.batches[~gone]
+        one.streams["tensors"] = one.tensors[~np.isin(one.tensors["batch"], lost)]
+    mark(whole, Mark.STALL, time, f"Rank 0 waits for tensor {name} since 60 s; missing: rank 1.")
+    analysis = analyse(whole)
+    [row] = analysis.stalls.to_dict("records")
+    assert (row["step"], row["rank"], row["ended"]) == (-1, 1, ended)
+    assert len(endless_stalls(analysis)) == (not ended)
 
 
 def test_tuning_is_told_in_order():

@@ -150,6 +150,16 @@ def test_a_call_that_costs_is_told_first_with_its_gain(name):
     assert least <= true_gain(bad, good) <= most
 
 
+@pytest.mark.parametrize("name", ["features gathered", "tokens exchanged", "a large average"])
+def test_calls_that_return_at_once_are_advised_only_where_there_are_any(name):
+    calls, _, kind, _ = FAULTS[name]
+    job = replace(HEALTHY, calls=calls)
+    for framework, there in (("torch 2.13.0", True), ("jax 0.7.1", False), ("", False)):
+        first = told(replace(job, framework=framework))[0]
+        assert first.kind == kind
+        assert ("_async" in first.action) == there, first.action
+
+
 MODEL = tuple(
     Call(Tensor(f"allgather.sync_batch_norm.{what}", 4096, kind="allgather"), at=at)
     for what, at in (("mean", 0.004), ("var", 0.005))

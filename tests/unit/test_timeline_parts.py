@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from support.recordings.synthetic_capture import Job, Late, Tensor, recording, tensors
+from support.recordings.synthetic_capture import Call, Job, Late, Tensor, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
@@ -189,20 +189,83 @@ def test_what_a_joined_rank_contributes_has_no_latency():
     assert found["count"].sum() == expected["count"].sum() - last.sum()
 
 
-def test_names_that_the_engine_made_up_show_steps_by_their_sizes():
-    job = Job(steps=10, tensors=tensors(4, last=5 << 20))
-    whole = recording(job)
-    expected = analyse(whole)
+def unnamed(whole: Recording, which: set[int]) -> Recording:
+    """As if the program gave these tensors (numbers) no names: the recorder leaves out the numbers
+    of the names that the engine makes up, so all of one operation, dtype and size have one."""
     for one in whole.ranks.values():
-        described = one.names
-        one.names = []
-        for number, name in enumerate(one.tensors["name"].tolist()):
-            one.names.append(replace(described[name], name=f"allreduce.noname.{number}"))
-        one.tensors["name"] = np.arange(len(one.tensors))
+        told = [
+            replace(name, name=f"{name.kind}.noname") if at in which else name
+            for at, name in enumerate(one.names)
+        ]
+        one.names = list(dict.fromkeys(told))
+        ids = np.array([one.names.index(name) for name in told])
+        one.tensors["name"] = ids[one.tensors["name"]]
         one.streams["marks"] = one.marks[:0]
-    analysis = analyse(whole)
+    return whole
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_names_that_the_engine_made_up_show_steps_by_their_sizes(overlap):
+    job = Job(steps=10, tensors=tensors(4, last=5 << 20), overlap=overlap)
+    expected = analyse(recording(job))
+    analysis = analyse(unnamed(recording(job), {0, 1, 2, 3}))
     assert analysis.quality.steps_from == "sizes"
     assert analysis.overlap.step_s == pytest.approx(expected.overlap.step_s, rel=0.01)
+
+
+def test_names_that_the_engine_made_up_do_not_cut_steps_that_others_show():
+    own = (*tensors(4), Tensor("allreduce.loss", 4), Tensor("allreduce.accuracy", 4))
+    job = Job(steps=10, tensors=own)
+    expected = analyse(recording(job))
+    analysis = analyse(unnamed(recording(job), {4, 5}))
+    assert analysis.quality.steps_from == "names"
+    assert analysis.steps["step"].nunique() == 9
+    assert analysis.overlap.step_s == pytest.approx(expected.overlap.step_s, rel=0.01)
+
+
+@pytest.mark.parametrize("odd", [{"bytes": 12}, {"name": "allreduce.ready"}])
+def test_what_is_sent_once_does_not_hide_steps_that_sizes_show(odd):
+    whole = unnamed(recording(Job(steps=10, tensors=tensors(4, last=5 << 20))), {0, 1, 2, 3})
+    for one in whole.ranks.values():
+        one.names.append(replace(one.names[0], **odd))
+        one.tensors["name"][0] = len(one.names) - 1
+    analysis = analyse(whole)
+    assert analysis.quality.steps_from == "sizes"
+    assert analysis.steps["step"].nunique() == 9
+
+
+@pytest.mark.parametrize("size", [4, 4096])
+@pytest.mark.parametrize("every", [10, 50])
+def test_what_is_sent_now_and_then_does_not_make_steps_longer(every, size):
+    own = tuple(Tensor(f"allreduce.layer{at}", at << 20) for at in (1, 2, 3, 4))
+    accuracy = Call(Tensor("allreduce.accuracy", size), every=every)
+    job = Job(ranks=2, steps=4 * every, tensors=own, calls=(accuracy,))
+    expected = analyse(recording(job))
+    analysis = analyse(unnamed(recording(job), set(range(5))))
+    assert analysis.quality.steps_from == "sizes"
+    assert analysis.steps["step"].nunique() == job.steps - 1
+    assert analysis.overlap.step_s == pytest.approx(expected.overlap.step_s, rel=0.01)
+
+
+def test_a_metric_after_an_evaluation_does_not_make_steps_longer():
+    accuracy = Call(Tensor("allreduce.accuracy", 4), gap=0.3, every=100)
+    job = Job(ranks=2, steps=400, tensors=tensors(1), calls=(accuracy,))
+    analysis = analyse(unnamed(recording(job), {0, 1}))
+    assert analysis.steps["step"].nunique() == job.steps - 1
+
+
+QUICK = {"forward": 0.05, "backward": 0.1, "speed": 2e11, "batch": 1e-5, "cycle": 1e-5}
+
+
+@pytest.mark.parametrize("last", [Tensor("allreduce.embedding", 3 << 20), Tensor("allreduce.l", 4)])
+@pytest.mark.parametrize("job", [{"overlap": True}, QUICK, {"overlap": False}, {"alone": 24}])
+def test_equal_layers_are_no_steps(job, last):
+    """Two arrays in each of twelve layers, and one more. They overlap, also with gaps between
+    them; or they are submitted together, or one by one."""
+    layers = tuple(Tensor(f"allreduce.layer{at}", (1 + at % 2) << 20) for at in range(24))
+    whole = recording(Job(ranks=2, steps=12, tensors=(*layers, last), **job))
+    analysis = analyse(unnamed(whole, set(range(25))))
+    assert analysis.steps["step"].nunique() == 11
 
 
 def test_steps_that_not_all_ranks_have_are_left_out_and_counted():

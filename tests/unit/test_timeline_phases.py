@@ -157,6 +157,34 @@ def test_an_update_is_held_against_that_of_its_own_kind(name: str) -> None:
     assert ("slow update" in {one.kind for one in found}) == (name == "SGD")
 
 
+@pytest.mark.parametrize(("passes", "advised"), [(None, 2), (4, 8)])
+def test_who_accumulates_gradients_is_told_to_do_so_more_often(passes, advised) -> None:
+    job = replace(JOB, ranks=2, tensors=tensors(8, 32 << 20), optimizer=0.4)
+    program = {"update": "Adam"} if passes is None else {"update": "Adam", "passes": passes}
+    found = findings(analyse(describing(recording(job), program)))
+    [told] = [one for one in found if one.kind == "slow update"]
+    assert f"backward_passes_per_step={advised})" in told.action
+
+
+def test_advice_about_an_update_names_pytorch_only_where_it_is_used() -> None:
+    for framework in ("numpy 2.1.0", "jax 0.7.1"):
+        slow = replace(JOB, optimizer=0.040, framework=framework)
+        told = {one.kind: one for one in verdict(slow)}["slow update"]
+        others = ("torch", "optimizer", "DistributedOpt")
+        assert not [word for word in others if word in told.action]
+        assert "; an efficient Adam would take about" in told.sentence
+        long = replace(slow, ranks=2, tensors=tensors(8, 32 << 20), optimizer=0.4)
+        assert "slow update" not in {one.kind for one in verdict(long)}  # only fused=True helps
+
+
+@pytest.mark.parametrize("slow", [{"input": 0.020}, {"before": 0.012, "ranks": 3}])
+def test_advice_about_input_names_pytorch_only_where_it_is_used(slow) -> None:
+    for framework, there in (("torch 2.13.0", True), ("jax 0.7.1", False)):
+        found = verdict(replace(JOB, framework=framework, **slow))
+        told = {one.kind: one.action for one in found}["slow input"]
+        assert ("DataLoader(" in told) == there
+
+
 @pytest.mark.parametrize("seconds", [0.010, 0.020, 0.060])
 def test_work_beside_training_in_every_step(seconds: float) -> None:
     slow = replace(JOB, evaluation=seconds)

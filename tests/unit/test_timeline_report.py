@@ -129,6 +129,15 @@ def test_the_roofline_bounds_every_batch(late: dict[str, Any]) -> None:
         assert point["busbw_gbps"] <= bound * 1.001
 
 
+def test_points_of_an_allgather_are_of_its_whole_result() -> None:
+    own = (Tensor("allgather.x", 1 << 20, kind="allgather"),)
+    numbers = numbers_of(Job(ranks=4, steps=10, tensors=own))
+    [size] = numbers["sizes"]
+    assert {one["bytes"] for one in numbers["points"]} == {4 << 20}
+    busbw = float(np.median([one["busbw_gbps"] for one in numbers["points"]]))
+    assert busbw == pytest.approx(size["busbw_gbps"], rel=1e-3)
+
+
 def test_settings_that_are_not_the_default_come_first() -> None:
     found = numbers_of(PLANTED["cycle 50 ms"][0])["settings"]
     assert found[0]["name"] == "HOROVOD_CYCLE_TIME"

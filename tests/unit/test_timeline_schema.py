@@ -93,11 +93,19 @@ def documents() -> dict[str, tuple[Any, Any]]:
     first = replace(JOB, late=(Late(1, 3.2, 1, 1),))
     crowd = crowded(JOB, others=1.9, cpus=2, work=0.001, kept=[0.0] * 2, wait=0.2)
     a, b = (analyse(recording(replace(JOB, cycle=cycle))) for cycle in (0.001, 0.05))
+    unseen = recording(replace(JOB, late=(Late(1, 0.03),), framework="tensorflow 2.21.0"))
+    for one in unseen.ranks.values():
+        one.streams["waits"] = one.waits[:0]
     once = starts.numbers([starts.Start(0, 300_000, 200_000, ("first operation",))])
     return {
         "busy": (report_of(tuned(recording(busy))), schema.Report),
         "start": (report_of(recording(first)), schema.Report),
         "CPUs": (report_of(crowd), schema.Report),
+        "waits not recorded": (report_of(unseen), schema.Report),
+        "run without waits": (
+            written(comparison.compare(analyse(unseen), analyse(recording(JOB)))),
+            schema.Comparison,
+        ),
         "no steps": (report_of(recording(replace(JOB, steps=0))), schema.Report),
         "Horovod's": (written(api.document([HOROVOD])), schema.HorovodReport),
         "Horovod's start": (written(once), schema.HorovodStart),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recordings.synthetic_capture import Job, Late, Stall, recording, tensors
+from support.recordings.synthetic_capture import Job, Late, Stall, Tensor, recording, tensors
 
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
@@ -110,6 +110,26 @@ def test_new_tensors_that_cost_nothing_are_no_start() -> None:
     numbers = report_of(with_new_tensor(recording(JOB), 15))
     assert numbers["start"] is None
     assert numbers["steps"]["count"] == 29
+
+
+@pytest.mark.parametrize("changing", ["name", "size"])
+def test_what_is_new_in_every_step_excuses_no_pause(changing: str) -> None:
+    own = (*tensors(5), Tensor("allreduce.loss", 4))
+    late = (Late(1, 0.25, 10, None, every=10),)
+    recorded = recording(Job(steps=100, noise=0.02, tensors=own, late=late))
+    for one in recorded.ranks.values():
+        loss = one.names.pop()
+        rows = np.flatnonzero(one.tensors["name"] == len(one.names))
+        one.tensors["name"][rows] = len(one.names) + np.arange(len(rows))
+        one.names += [
+            replace(loss, name=f"allreduce.loss.{at}")
+            if changing == "name"
+            else replace(loss, bytes=4 * (at + 1))
+            for at in range(len(rows))
+        ]
+    numbers = report_of(recorded)
+    assert numbers["start"] is None
+    assert numbers["findings"][0]["kind"] == "recurring straggler"
 
 
 def test_a_rank_that_stops_in_the_middle_for_no_known_reason_is_still_named() -> None:

@@ -18,6 +18,8 @@ from support.recordings.synthetic_capture import (
     tensors,
 )
 
+from hvdtune.timeline.advice import traffic
+from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
@@ -185,7 +187,7 @@ OF_TORCH = ("DistributedOptimizer", "HVDTUNE_OVERLAP", "Compression", "sparse_as
 @pytest.mark.parametrize("name", KINDS)
 def test_advice_to_a_job_without_pytorch_is_something_it_can_do(name):
     bad, _ = planted()[name]
-    whole = recording(replace(bad, framework=""))
+    whole = recording(replace(bad, framework="numpy 2.1.0"))
     for one in whole.ranks.values():
         one.identity.settings["HVDTUNE_OVERLAP"] = "auto"  # as every rank records it
     found = findings(analyse(whole))
@@ -193,6 +195,24 @@ def test_advice_to_a_job_without_pytorch_is_something_it_can_do(name):
     assert not [one.action for one in found if any(word in one.action for word in OF_TORCH)]
     if name == "no overlap":
         assert "Submit each gradient with hvd.allreduce_async" in found[0].action
+
+
+@pytest.mark.parametrize("framework", ["", "jax 0.7.1", "keras 3.10.0, torch 2.13.0"])
+@pytest.mark.parametrize("job", [{"overlap": False}, {"alone": 20, "tensors": tensors(20, 4096)}])
+def test_advice_names_no_calls_that_the_face_does_not_have(framework, job):
+    whole = recording(replace(HEALTHY, framework=framework, **job))
+    for one in whole.ranks.values() if "overlap" in job else ():
+        one.names = [
+            replace(name, name=f"grouped_allreduce.jit.step_{number}of{len(one.names)}")
+            for number, name in enumerate(one.names, 1)
+        ]
+    found = findings(analyse(whole))
+    others = (*OF_TORCH, "_async", "synchronize")
+    assert not [one.action for one in found if any(word in one.action for word in others)]
+    if framework:  # every call waits
+        assert "no overlap" not in {one.kind for one in found}
+    elif "overlap" in job:
+        assert found[0].action.startswith("Submit each gradient as soon as it is computed")
 
 
 def ended_in_a_stall() -> Recording:
@@ -212,6 +232,15 @@ def test_a_stall_that_did_not_end_is_told():
     found = findings(analyse(ended_in_a_stall()))
     assert found[0].kind == "stalled rank"
     assert "missing: rank 1" in found[0].sentence
+
+
+def test_a_stall_that_ended_is_told_with_its_step():
+    """It lasted eight median steps only, but the stall check reported it."""
+    job = Job(steps=20, forward=3.0, backward=5.0, stall=Stall(1, 10, 65.0))
+    found = verdict(job)
+    assert found[0].kind == "stalled rank"
+    assert "stopped for 65.0 s in step 10" in found[0].sentence
+    assert [one.kind for one in found].count("stalled rank") == 1
 
 
 def test_of_a_chain_of_missing_ranks_the_last_is_named():
@@ -266,3 +295,60 @@ def test_gains_are_shares_and_ordered():
         assert all(0 <= one.gain <= 1 for one in found), name
         cures = [one.gain for one in found if one.kind not in ("copies", "communication bound")]
         assert cures == sorted(cures, reverse=True), name
+
+
+MANY = replace(HEALTHY, steps=12, tensors=tensors(30, 1 << 10))
+
+
+def described_anew(whole: Recording, capacity: int = 1024) -> list[Finding]:
+    """What is said of names and of a cache with that many entries."""
+    analysis = analyse(whole)
+    analysis.settings["HOROVOD_CACHE_CAPACITY"] = capacity
+    return traffic.automatic_names(Case.of(analysis))
+
+
+@pytest.mark.parametrize("capacity", [8, 1024])
+@pytest.mark.parametrize(
+    ("made_up", "said"), [(True, "that the engine made up"), (False, "that the program uses once")]
+)
+def test_no_cache_is_large_enough_for_names_that_never_repeat(made_up, said, capacity):
+    whole = recording(MANY)
+    for one in whole.ranks.values():
+        described, of = one.names, one.tensors["name"].tolist()
+        if made_up:  # the recorder leaves out the numbers of such names
+            one.names = [replace(described[0], name="allreduce.noname")]
+            one.tensors["name"] = 0
+        else:
+            one.names = [
+                replace(described[at], name=f"allreduce.weight{at}.{number}")
+                for number, at in enumerate(of)
+            ]
+            one.tensors["name"] = np.arange(len(of))
+    [found] = described_anew(whole, capacity)
+    assert f"100 % of the tensors have names {said}" in found.sentence
+    assert found.action.startswith("Give tensors names that are the same in every step")
+
+
+def test_the_cache_has_to_hold_the_names_of_a_step():
+    [found] = described_anew(recording(MANY), capacity=8)
+    assert "30 different tensors are used again and again and the cache holds 8" in found.sentence
+    assert found.action == "HOROVOD_CACHE_CAPACITY=32."
+    whole = recording(MANY)
+    for one in whole.ranks.values():  # broadcast before the first step
+        one.names += [
+            replace(one.names[0], name=f"broadcast.weight{number}", kind="broadcast")
+            for number in range(2000)
+        ]
+    assert not described_anew(whole)
+
+
+@pytest.mark.parametrize(("every", "advised"), [(2, ["HOROVOD_CACHE_CAPACITY=64."]), (6, [])])
+def test_the_cache_has_to_hold_the_names_of_different_steps(every, advised):
+    """Two sets of names, each of which it can hold, alternate; or the second is used rarely."""
+    whole = recording(MANY)
+    for one in whole.ranks.values():
+        one.names += [replace(name, name=f"{name.name}.second") for name in one.names]
+        step = np.arange(len(one.tensors)) // 30 + 1
+        one.tensors["name"] += np.where(step % every == 0, 30, 0).astype(np.uint32)
+    found = described_anew(whole, capacity=40)
+    assert [one.action for one in found] == advised

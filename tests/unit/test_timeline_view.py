@@ -22,7 +22,7 @@ from support.recordings.synthetic_capture import (
 
 from hvdtune.timeline.record.events import TimelineError
 from hvdtune.timeline.record.layout import Mark, Recording
-from hvdtune.timeline.viewers.lanes import LANES, batch_of_tensors
+from hvdtune.timeline.viewers.lanes import LANES, batch_of_tensors, bus_bandwidth
 from hvdtune.timeline.viewers.view import View, view
 from hvdtune.timeline.viewers.window import parse_steps
 
@@ -108,6 +108,14 @@ def test_everything_is_shown_once() -> None:
     assert counters["bus bandwidth (GB/s)"] == 2 * batches
     assert counters["fusion fill (%)"] == batches
     assert shown.counts == Counter(event["ph"] for event in events if event["ph"] != "M")
+
+
+def test_the_whole_result_of_an_allgather_counts_for_its_bandwidth() -> None:
+    gathered = (Tensor("allgather.x", 1 << 20, kind="allgather"),)
+    batch = recording(replace(JOB, tensors=gathered)).ranks[0].batches[0]
+    nanoseconds = int(batch["end"]) - int(batch["begin"])
+    # 2/3 of the three ranks' 3 MiB.
+    assert bus_bandwidth(batch, 3) == pytest.approx((2 << 20) / nanoseconds)
 
 
 def test_what_is_submitted_at_once_shares_a_bar() -> None:

@@ -43,3 +43,11 @@ def test_who_held_the_job_up_is_not_called_punctual() -> None:
         }
     )
     assert [row[1] for row in table.rows] == ["now and then", "not late", "persistent"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("stalled_s", 1200.0, "20.0 min"), ("pages_from_disk_per_s", 1200.0, "1200")],
+)
+def test_evidence_is_told_in_its_unit(name: str, value: float, said: str) -> None:
+    assert tables.cell(name, value) == said

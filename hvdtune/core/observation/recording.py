@@ -32,6 +32,8 @@ _CLOSING_S = 10.0  # how long other ranks may take to close their files
 _FINISHING_S = 300.0
 _JOINING = "hvdtune-timeline"  # threads
 _MIB = 2**20
+#: Packages whose faces are `hvdtune.` and the package's name.
+_FACES = ("torch", "tensorflow", "jax", "mxnet")
 
 
 def options(topology: Topology, settings: knobs.Settings, hostname: str) -> dict[str, Any]:
@@ -114,10 +116,16 @@ def version() -> str:
 
 
 def _framework() -> str:
-    faces = "hvdtune.mxnet" in sys.modules, "hvdtune.torch" in sys.modules
-    name = "mxnet" if faces == (True, False) else "torch"
-    version = getattr(sys.modules.get(name), "__version__", "")
-    return f"{name} {version}" if version else ""
+    """The faces that the program has imported, by their packages: `torch 2.13.0`; `keras 3.10.0,
+    jax 0.7.1` for Keras on JAX. A program that has imported none uses NumPy's."""
+    faces = {name: sys.modules.get(name) for name in _FACES if f"hvdtune.{name}" in sys.modules}
+    keras: Any = sys.modules.get("hvdtune.keras.package")
+    if keras is not None:  # it imports its backend's face when that is first used
+        backend = keras.backend_name()
+        faces = {"keras": keras.keras, backend: sys.modules.get(backend), **faces}
+    faces = faces or {"numpy": sys.modules.get("numpy")}
+    named = ((name, getattr(module, "__version__", "")) for name, module in faces.items())
+    return ", ".join(f"{name} {version}".rstrip() for name, version in named)
 
 
 # ---- finishing ----------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def shares(
 ) -> list[Share]:
     """The mean step (mean over steps and recorded ranks, s) in parts that sum to it: computing
     first, then the findings' costs, the largest first, then communication, then time without a
-    cause. `only`: numbers of the steps to use. Empty if there is none.
+    cause. `only`: numbers of the steps to use. Empty if there is none, or if the recording does not
+    show when the program waits.
 
     A finding about ranks gets the time for which the others wait for them, mean over these others.
     All other waiting for late ranks is the mean over all ranks. Any other finding gets its expected
@@ -56,7 +57,7 @@ def shares(
     """
     table = analysis.waterfall
     open_ = _Open(analysis, table["step"].unique() if only is None else only)
-    if not open_.steps.any():
+    if not open_.steps.any() or not analysis.overlap.shows_waits:
         return []
     claims: list[Share] = []
     for at, one in enumerate(findings):
@@ -191,7 +192,7 @@ def _steps_of(open_: _Open, one: Finding, ranks: tuple[int, ...]) -> np.ndarray:
 
 
 def numbers(analysis: Analysis, findings: Sequence[Finding]) -> schema.Accounting | None:
-    """The accounting for a document. None if there is no step."""
+    """The accounting for a document. None if there is none, see shares."""
     found = shares(analysis, findings)
     if not found:
         return None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hvdtune.timeline.analysis.owners import Family
 
 MIB = 1 << 20
+#: Faces with calls that return before the operation is done.
+WITH_HANDLES = frozenset({"torch", "numpy"})
 #: Steps that take longer than this many median steps are not usual steps.
 OUTLIER = 3
 #: If there are this many long pauses of other ranks, a stall is just the longest of many pauses.
@@ -83,10 +85,29 @@ class Case:
         return host_counters.threads(self.analysis.recording, begin, end)
 
     @cached_property
-    def uses_torch(self) -> bool:
-        """Whether all recorded ranks use PyTorch: then advice may name its features."""
+    def faces(self) -> frozenset[str]:
+        """The faces of hvdtune that the program uses, see Identity.faces; empty if unknown."""
         ranks = self.analysis.recording.ranks.values()
-        return all("torch" in one.identity.framework for one in ranks)
+        return frozenset[str]().union(*(one.identity.faces for one in ranks))
+
+    @cached_property
+    def uses_torch(self) -> bool:
+        """Whether all recorded ranks use PyTorch's face: then advice may name its features."""
+        ranks = self.analysis.recording.ranks.values()
+        return "keras" not in self.faces and all("torch" in one.identity.faces for one in ranks)
+
+    @cached_property
+    def has_handles(self) -> bool | None:
+        """Whether the program's face has calls that return before the operation is done, such as
+        allreduce_async: then advice may name them. None if the face is unknown."""
+        if not self.faces:
+            return None
+        return "keras" not in self.faces and bool(self.faces & WITH_HANDLES)
+
+    @cached_property
+    def more_passes(self) -> int:
+        """Twice the backward passes that the program makes for each reduction now."""
+        return 2 * int(self.program.get("passes", 1))
 
     @cached_property
     def program(self) -> dict[str, Any]:

@@ -37,25 +37,29 @@ _ONCE = (
     "once before the loop, or only when it has changed; if each rank can make or read it itself, "
     "let it do so."
 )
+_LESS = "Send less in it, or call it in fewer steps, if the model allows that."
 _ACTIONS = {
     "broadcast": f"Broadcast it {_ONCE}",
     "broadcast_object": f"Call broadcast_object {_ONCE}",
     "allgather": "Gather it at the end of an epoch or every N steps, or use hvd.allreduce if you "
-    "need only a sum or mean; if the model needs it in every step, submit it with "
-    "hvd.allgather_async and synchronize it where the result is used.",
+    "need only a sum or mean.",
     "allgather_object": "Gather objects at the end of an epoch or every N steps; send numbers as "
     "one tensor (hvd.allgather), which is faster because it is not pickled.",
+    "alltoall": _LESS,
+    "reducescatter": _LESS,
+    "barrier": "Remove hvd.barrier(): the gradients keep the ranks together; for timings, one "
+    "before the first step and one after the last are enough.",
+}
+#: The same for programs whose face has calls that return before the operation is done.
+_WITH_HANDLES = {
+    "allgather": "Gather it at the end of an epoch or every N steps, or use hvd.allreduce if you "
+    "need only a sum or mean; if the model needs it in every step, submit it with "
+    "hvd.allgather_async and synchronize it where the result is used.",
     "alltoall": "Submit it with hvd.alltoall_async as soon as its input is ready, and synchronize "
     "it where the result is used.",
     "reducescatter": "Submit it with hvd.reducescatter_async as soon as its input is ready, and "
     "synchronize it where the result is used.",
-    "barrier": "Remove hvd.barrier(): the gradients keep the ranks together; for timings, one "
-    "before the first step and one after the last are enough.",
 }
-_AVERAGE = (
-    "Average it every N steps or at the end of an epoch, or submit it with "
-    "hvd.allreduce_async and hvd.synchronize it after the update, together with the gradients."
-)
 _KINDS = {
     "broadcast_object": "object operations in every step",
     "allgather_object": "object operations in every step",
@@ -140,7 +144,7 @@ def _in_every_step(case: Case, one: Family) -> list[Finding]:
     if late := _made_late(case, one):
         evidence["late_ranks"] = ", ".join(map(str, late))
     kind = _KINDS.get(one.call, f"{one.call} in every step")
-    return [Finding(kind, _sentence(case, one), _action(one), gain, evidence)]
+    return [Finding(kind, _sentence(case, one), _action(case, one), gain, evidence)]
 
 
 def _played(case: Case, one: Family) -> float:
@@ -215,21 +219,24 @@ def _called(one: Family) -> str:
     return f"a tensor without a name ({one.site})" if one.site else "a tensor without a name"
 
 
-def _action(one: Family) -> str:
+def _action(case: Case, one: Family) -> str:
     if one.call == OF_MODEL:
         return (
             "Nothing, if the model needs it. If each rank's batch is large enough for statistics "
             "of its own, use torch.nn.BatchNorm, which does not communicate."
         )
     if one.call.endswith("allreduce"):
+        ahead = ", or submit it with hvd.allreduce_async and hvd.synchronize it after the update"
+        ahead = ahead if case.has_handles else ""
         if one.phase == BEFORE:
             return (
                 "Ranks wait for each other twice a step, here and for the gradients: average it "
-                "after the update instead, every N steps or at the end of an epoch, or "
-                "submit it with hvd.allreduce_async and hvd.synchronize it after the update."
+                f"after the update instead, every N steps or at the end of an epoch{ahead}."
             )
-        return _AVERAGE
-    return _ACTIONS.get(one.call, "Do it every N steps, or once before the loop.")
+        together = ", together with the gradients" if ahead else ""
+        return f"Average it every N steps or at the end of an epoch{ahead}{together}."
+    actions = {**_ACTIONS, **_WITH_HANDLES} if case.has_handles else _ACTIONS
+    return actions.get(one.call, "Do it every N steps, or once before the loop.")
 
 
 def _of_set(case: Case, one: Family) -> str:

@@ -48,6 +48,8 @@ def one_by_one(case: Case) -> list[Finding]:
     small = size <= SMALL
     cures = [alone.in_groups(), alone.submitted_at_once()] if small else []
     cures += [alone.at_the_end()] if waits < MOST * tensors else [changes.overlapped()]
+    if case.has_handles is False:  # every call waits
+        cures = [alone.in_groups()]
     best = max((saved(case, _only(case, change)) for change in cures), key=lambda one: one.gain)
     if small:
         # Grouped tensors also save the program's own time for calling each of them.
@@ -64,10 +66,6 @@ def one_by_one(case: Case) -> list[Finding]:
             f"tensor (typically {words.size(size)}) before it submits the next: each costs "
             "an agreement and a start of its own."
         )
-        action = (
-            "Use hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce, or "
-            "allreduce_async for all and then synchronize."
-        )
     else:
         kind = "no overlap"
         sentence = (
@@ -75,13 +73,32 @@ def one_by_one(case: Case) -> list[Finding]:
             f"{waits:.0f} of {tensors:.0f} tensors a step as soon as it has submitted them, and "
             "computes nothing meanwhile."
         )
-        action = (
-            "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
-            "them only before the update"
-            + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
-        )
     evidence = _evidence(case) | {"waits_per_step": waits, "tensors_per_step": tensors}
+    action = _together_action(case, small)
     return [Finding(kind, sentence, action, best.gain, evidence, best.between)]
+
+
+def _together_action(case: Case, small: bool) -> str:
+    """What to do instead of waiting for tensors one by one, in calls that the program has."""
+    if small:
+        grouped = "Use hvd.grouped_allreduce(tensors) instead of a loop of hvd.allreduce"
+        if case.has_handles is False:
+            return f"{grouped}."
+        if case.has_handles is None:
+            return f"{grouped}, or submit all of them before you wait for any."
+        return f"{grouped}, or allreduce_async for all and then synchronize."
+    if case.has_handles is False:
+        return "Reduce them in one call when all are ready: hvd.grouped_allreduce(tensors)."
+    if case.has_handles is None:
+        return (
+            "Submit gradients as they become ready, and wait for all of them only before the "
+            "update."
+        )
+    return (
+        "Submit with hvd.allreduce_async as gradients become ready, and hvd.synchronize all of "
+        "them only before the update"
+        + ("; hvd.DistributedOptimizer does both." if case.uses_torch else ".")
+    )
 
 
 def no_overlap(case: Case) -> list[Finding]:
@@ -90,6 +107,8 @@ def no_overlap(case: Case) -> list[Finding]:
     plays = _of_gradients(case)
     if not plays or share >= CLEARLY_HIDDEN:
         return []
+    if case.has_handles is False:
+        return []  # its face cannot submit a gradient without waiting for it
     tensors = _tensors(case, plays)
     if float(np.median([alone.count(one) for one in plays])) >= max(LEAST, MOST * tensors):
         return []  # one_by_one
@@ -242,6 +261,11 @@ def _in_one_call(case: Case) -> bool:
 
 def _overlap_action(case: Case) -> str:
     """What to do. HVDTUNE_OVERLAP affects only PyTorch's DistributedOptimizer."""
+    if not case.uses_torch and case.has_handles is None:
+        return (
+            "Submit each gradient as soon as it is computed, and wait for all of them only before "
+            "the update."
+        )
     if not case.uses_torch:
         return (
             "Submit each gradient with hvd.allreduce_async as soon as it is computed, and "

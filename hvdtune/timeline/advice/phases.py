@@ -79,10 +79,12 @@ def slow_input(case: Case) -> list[Finding]:
             "forward pass: on preparing input, or on work after a step (a log, a "
             "checkpoint)."
         )
+        loader = "with a DataLoader(…, num_workers=2 or more) or a thread"
+        loader = loader if case.uses_torch else "in a thread or a process"
         action = (
-            "Load the next batch while the program trains on this one, with a DataLoader(…, "
-            "num_workers=2 or more) or a thread; do the rest less often, or in the background. To "
-            'see which it is, put "with hvd.mark(…):" around a part of it.'
+            f"Load the next batch while the program trains on this one, {loader}; do the rest "
+            'less often, or in the background. To see which it is, put "with hvd.mark(…):" around '
+            "a part of it."
         )
     evidence: dict[str, float | str] = {
         "input_share": share,
@@ -125,20 +127,24 @@ def slow_update(case: Case) -> list[Finding]:
     computing = float(1e-9 + _compute(case)[:, usual].mean())
     slow = took > SLOWER * normal
     fused = bool(case.program.get("fused"))
-    if not slow and (took < MUCH * computing or fused or model == "SGD"):
+    if not slow and (took < MUCH * computing or fused or model == "SGD" or not case.uses_torch):
         return []
     if slow:
         left, most_left, least_left = 0.5 * normal, normal, 0.0
         hint = "" if fused else " (fused=True)"
+        usual_one = f"PyTorch's {model}" if case.uses_torch else f"an efficient {model}"
         sentence = (
             f"The optimizer's update takes {milliseconds(took)} of each step on every rank "
-            f"({100 * took / step:.0f} %); PyTorch's {model} would take about "
+            f"({100 * took / step:.0f} %); {usual_one} would take about "
             f"{milliseconds(normal)} for as many bytes."
         )
         action = (
             "See what else optimizer.step() does: Python for each parameter, a schedule, a "
             f"norm, a copy of the weights. Use one of torch.optim's{hint}, do the rest "
             "less often, or on fewer and larger tensors."
+            if case.uses_torch
+            else "See what else the update does: Python for each parameter, a schedule, a norm, a "
+            "copy of the weights. Do that less often, or on fewer and larger tensors."
         )
     else:
         left, most_left, least_left = FUSED * took, 0.6 * took, 0.1 * took
@@ -148,7 +154,8 @@ def slow_update(case: Case) -> list[Finding]:
         )
         action = (
             "Pass fused=True to torch.optim's optimizer: on CPUs it then takes about a quarter of "
-            "the time. Or update less often: DistributedOptimizer(…, backward_passes_per_step=2)."
+            "the time. Or update less often: DistributedOptimizer(…, "
+            f"backward_passes_per_step={case.more_passes})."
         )
     gains = [
         case.sample.gain(_earlier(np.maximum(own - rest, 0.0), at_end=True))
@@ -183,7 +190,7 @@ def beside_training(case: Case) -> list[Finding]:
     for name, what, action in (
         (BETWEEN, "between the update and the next input", "Log, print and save less often"),
         (EVALUATION, "with forward passes without gradients", "Evaluate less often"),
-        (CHECKPOINT, "in torch.save", "Save checkpoints less often, or in the background"),
+        (CHECKPOINT, _saving(case), "Save checkpoints less often, or in the background"),
     ):
         own = _seconds(case, [name])
         spent = _common(own)
@@ -206,6 +213,11 @@ def beside_training(case: Case) -> list[Finding]:
             )
         )
     return found
+
+
+def _saving(case: Case) -> str:
+    """Where the time of checkpoints is spent: only PyTorch's saving marks itself."""
+    return "in torch.save" if case.uses_torch else "on checkpoints"
 
 
 def _all_recorded(case: Case) -> bool:
@@ -358,9 +370,11 @@ def told(case: Case, steps: np.ndarray, ranks: list[int]) -> Where | None:
         BACKWARD: f"{their} backward pass takes {longer} longer than the others'",
         UPDATE: f"{their} optimizer's update takes {longer} longer than the others'",
         EVALUATION: f"{they} spend{s} {longer} more than the others on evaluation",
-        CHECKPOINT: f"{they} spend{s} {longer} more than the others in torch.save",
+        CHECKPOINT: f"{they} spend{s} {longer} more than the others {_saving(case)}",
     }.get(name, f"{they} spend{s} {longer} more than the others in “{name}”")
     action = _ACTIONS.get(name, f"See what {they} do{'es' if s else ''} in “{name}”.")
+    if not case.uses_torch:
+        action = action.replace(" (num_workers, prefetch_factor)", "")
     if len(ranks) > 1:
         for one, many in ((" it loads", " they load"), (" it does", " they do"), ("its ", "their "),
                           (" it computes", " they compute")):  # fmt: skip

@@ -27,17 +27,18 @@ LONGER = 0.05
 
 
 def endless_stalls(analysis: Analysis) -> list[Finding]:
-    """Stalls reported outside whole steps: the job never went on, or ended there."""
+    """Stalls after which nothing went on: the job still hung, or ended there."""
     found = []
-    table = analysis.stalls
     total = _recorded_seconds(analysis)
-    for row in table[table["step"] < 0].to_dict("records"):
+    for row in analysis.stalls.to_dict("records"):
+        if row["ended"]:
+            continue
         who = f"rank {row['rank']}" if row["rank"] >= 0 else "a rank"
         found.append(
             Finding(
                 "stalled rank",
-                f"The others waited for {who} from {row['time_s']:.1f} s on, and the recording "
-                f"ends there: {_who_waits(row['text'], int(row['rank']))}",
+                f"The others waited for {who} from {row['time_s']:.1f} s on, until the recording "
+                f"ended: {_who_waits(row['text'], int(row['rank']))}",
                 "See what that rank does: hvdtune stacks, or the Python stack in the stall report. "
                 "A rank that skips a collective keeps the others waiting for it forever.",
                 min(1.0, row["seconds"] / total) if total > 0 else 0.0,

@@ -3,13 +3,16 @@ one question and returns its findings, with the expected gain."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
+
 import numpy as np
 
 from hvdtune.timeline import words
 from hvdtune.timeline.advice.case import MIB, Case, milliseconds
 from hvdtune.timeline.advice.expected import Expected, one_of, saved
 from hvdtune.timeline.advice.finding import WORTH, Finding
-from hvdtune.timeline.analysis.steps import AUTOMATIC
+from hvdtune.timeline.analysis.steps import is_made_up
 from hvdtune.timeline.replay import calls
 from hvdtune.timeline.replay import changes as whatif
 from hvdtune.timeline.replay.program import Play
@@ -45,6 +48,9 @@ LARGE = MIB
 #: The extra time of a step for each tensor that is described anew, s: least, typical, most
 #: (benchmarks/timeline/planted.py, "names made up" and "cache too small").
 DESCRIBED = 1e-6, 3e-6, 10e-6
+#: Names are the cause if this share of the tensors has names that never repeat; the size of the
+#: cache, if it has forgotten this share of the operations that come again.
+NAMELESS = FORGOTTEN = 0.5
 
 
 def settings(case: Case) -> list[Finding]:
@@ -265,42 +271,111 @@ def copies(case: Case) -> list[Finding]:
 
 
 def automatic_names(case: Case) -> list[Finding]:
-    """Tensors have no names of their own, or there are more names than cache entries: every
-    operation is described and compared anew."""
-    view = case.analysis.joint.reference
-    names = [name.name for name in view.recording.names]
-    made_up = sum(bool(AUTOMATIC.search(name)) for name in names)
-    used = len(view.recording.tensors)
+    """Tensors have names that never repeat, or that the cache has forgotten when they do, after too
+    many others: every operation is described and compared anew."""
     capacity = _capacity(case)
-    if not used or (made_up < 0.5 * used and len(names) <= capacity):
+    use = _names_in_use(case, capacity)
+    nameless = use.never_again >= NAMELESS
+    if not use.tensors or not (nameless or use.forgotten >= FORGOTTEN):
         return []
     closing = case.analysis.batches["negotiation_s"].dropna() * 1e9
     quick = float(closing[closing > 0].quantile(0.05)) if (closing > 0).any() else 0.0
     agreeing = max(0.0, case.gain(whatif.quicker_negotiation(quick, case.costs.beginning)))
-    each = used / len(case.durations) / float(case.durations.mean())
+    each = use.tensors / len(case.durations) / float(case.durations.mean())
     least, likely, most = (min(1.0, agreeing + each * cost) for cost in DESCRIBED)
-    if made_up >= 0.5 * used:
+    if nameless:
+        names = "that the engine made up" if use.mostly_made_up else "that the program uses once"
         sentence = (
-            f"{made_up} tensors have names that the engine made up: they never repeat, so "
-            "every operation is described to the coordinator and compared anew."
+            f"{100 * use.never_again:.0f} % of the tensors have names {names}: such names never "
+            "repeat, so every operation is described to the coordinator and compared anew."
         )
         action = "Give tensors names that are the same in every step: hvd.allreduce(x, name=…)."
     else:
         sentence = (
-            f"{len(names)} different tensors are used and the cache holds {capacity:.0f}, so "
-            "their descriptions are sent repeatedly."
+            f"{use.repeating} different tensors are used again and again and the cache holds "
+            f"{capacity:.0f}, so their descriptions are sent repeatedly."
         )
-        action = f"HOROVOD_CACHE_CAPACITY={2 ** int(np.ceil(np.log2(len(names) + 1)))}."
+        action = f"HOROVOD_CACHE_CAPACITY={2 ** int(np.ceil(np.log2(use.repeating + 1)))}."
     return [
         Finding(
             "cache misses",
             sentence,
             action,
             likely,
-            {"names": float(len(names)), "made_up": float(made_up), "capacity": capacity},
+            {
+                "repeating_names": float(use.repeating),
+                "forgotten_share": use.forgotten,
+                "never_repeating_share": use.never_again,
+                "capacity": capacity,
+            },
             (least, most),
         )
     ]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names of the tensors in whole steps. tensors: how many there are. never_again: the share
+    of them whose name never repeats. repeating: how many names repeat. forgotten: the share of the
+    operations that come again that the cache has forgotten by then."""
+
+    tensors: int
+    never_again: float
+    mostly_made_up: bool  # those that never repeat; otherwise the program names them
+    repeating: int
+    forgotten: float
+
+
+def _names_in_use(case: Case, capacity: float) -> _Names:
+    """Operations are known again by name and process set; all tensors of one are in one batch."""
+    view, steps = case.analysis.joint.reference, case.analysis.found_steps
+    rows, batch = view.rows_of(np.flatnonzero((view.rows > 0) & (steps.batch_step >= 0)))
+    numbers: dict[tuple[int, str], int] = {}
+    number_of = np.array(
+        [
+            -1
+            if is_made_up(one)
+            else numbers.setdefault((one.process_set, one.operation), len(numbers))
+            for one in view.recording.names
+        ],
+        np.int64,
+    )
+    ids = view.recording.tensors["name"][rows].astype(np.int64)
+    known = ids < len(number_of)
+    number, batch = number_of[ids[known]], batch[known]
+    named, count = number >= 0, max(len(numbers), 1)
+    operations = np.unique(batch[named] * count + number[named])
+    own = operations % count
+    uses = np.bincount(own, minlength=count)
+    repeating, again = int((uses > 1).sum()), len(own) - int((uses > 0).sum())
+    forgotten = _forgotten(own, capacity) if repeating > capacity else 0
+    made_up = int((~named).sum())
+    once = int((uses[number[named]] == 1).sum()) if len(steps) > 2 else 0
+    return _Names(
+        len(number),
+        (made_up + once) / max(len(number), 1),
+        made_up >= once,
+        repeating,
+        forgotten / max(again, 1),
+    )
+
+
+def _forgotten(operations: np.ndarray, capacity: float) -> int:
+    """How many of these operations (numbers, in their order) have been used before, but are not in
+    the cache any more: it forgets what was used longest ago."""
+    cache: OrderedDict[int, None] = OrderedDict()
+    known: set[int] = set()
+    count = 0
+    for one in operations.tolist():
+        if one in cache:
+            cache.move_to_end(one)
+            continue
+        count += one in known
+        known.add(one)
+        cache[one] = None
+        if len(cache) > capacity:
+            cache.popitem(last=False)
+    return count
 
 
 def _capacity(case: Case) -> float:
@@ -359,10 +434,10 @@ def _near(share: float, measured: bool) -> str:
 
 def _send_less(case: Case) -> str:
     if case.uses_torch:
-        passes = 2 * int(case.program.get("passes", 1))
         often = (
-            f"Send less often: DistributedOptimizer(…, backward_passes_per_step={passes}) with "
-            "half the batch each, or a larger batch"
+            "Send less often: DistributedOptimizer(…, "
+            f"backward_passes_per_step={case.more_passes}) with half the batch each, or a larger "
+            "batch"
         )
         if case.program.get("compression"):
             return f"{often}."

@@ -21,6 +21,7 @@ from hvdtune.timeline.advice import (
     traffic,
     trend,
     turns,
+    unseen_waits,
 )
 from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.advice.finding import SURELY, WORTH, Finding
@@ -71,7 +72,8 @@ def findings(analysis: Analysis) -> list[Finding]:
     Advice that would help nearly every job (fewer copies, fewer bytes) is placed after what is
     wrong with this one, unless it gains ADVICE times as much; its gain is what it saves beyond the
     best of the others. Gains do not add up: two changes may save the same time. Findings about GPUs
-    are added: broken memory first, lowered clocks last.
+    are added: broken memory first, lowered clocks last. If the recording does not show when the
+    program waits, no gain is known (unseen_waits.py).
     """
     endless = ranks.endless_stalls(analysis)  # these are first: the job ended there
     recording = analysis.recording
@@ -88,6 +90,8 @@ def _of_steps(analysis: Analysis, *, ended: bool) -> list[Finding]:
     if not len(analysis.found_steps):
         return [no_steps(analysis)]
     case = Case.of(analysis)
+    if not analysis.overlap.shows_waits:  # then there is nothing to replay
+        return unseen_waits.findings(case)
     cures = _worth([one for question in QUESTIONS for one in question(case)])
     advice = _worth([one for question in LAST_QUESTIONS for one in question(case)], surely=WORTH)
     most = max((one.gain for one in cures), default=0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.analysis import fusion, phases, quality, skew, step_starts
+from hvdtune.timeline.analysis import fusion, phases, quality, skew, stalls, step_starts
 from hvdtune.timeline.analysis.answers import Analysis
 from hvdtune.timeline.analysis.joint import Joint, join
 from hvdtune.timeline.analysis.owners import owners
@@ -38,7 +38,7 @@ def analyse(recording: Recording) -> Analysis:
         stragglers=skew.stragglers(joint, steps, late),
         batches=batches,
         fusion=fusion.fusion(joint, steps, batches),
-        stalls=quality.stalls(joint, steps, late, origin, starts),
+        stalls=stalls.stalls(joint, steps, late, origin, starts),
         tuning=quality.tuning(joint, steps, origin),
         settings=by_epoch[max(by_epoch)],
         quality=quality.quality(joint, steps, late),

@@ -43,13 +43,15 @@ EXPOSED_PARTS = PARTS[1:]
 @dataclass(frozen=True)
 class Overlap:
     """How much communication is hidden by compute, and how short a step could be. Means over the
-    steps, seconds. NaN if no step was found."""
+    steps, seconds. NaN is unknown: no step was found, or `shows_waits` is false."""
 
     overlap_share: float  # of the time in which operations run, the framework computes
     exposed_share: float  # share of the step in which the framework is blocked in the engine
     step_s: float
     ideal_free_communication_s: float
     ideal_no_skew_s: float
+    shows_waits: bool = True  # the recording shows when the program waits (waits.shown)
+    exposed_at_most: float = float("nan")  # exposed_share, or the most that it may be
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Analysis:
     stragglers: pd.DataFrame  # rank, host, kind, steps_last_share, caused_s, from_step, to_step, …
     batches: pd.DataFrame  # serial, step, op, tensors, bytes, fill, reason, delay_s, begin_s, …
     fusion: Fusion
-    stalls: pd.DataFrame  # time_s, step, rank, seconds, text
+    stalls: pd.DataFrame  # time_s, step, rank, seconds, text, ended
     tuning: pd.DataFrame  # time_s, step, kind, epoch, text
     settings: dict[str, Any]  # variable → value in force at the end
     quality: Quality

@@ -25,14 +25,17 @@ _LOW = np.int64(0xFFFFFFFF)
 #: Slices of one wait are at most this far apart, ns.
 _SLICE_GAP = 1_000_000
 _FAR = np.iinfo(np.int64).max
+#: Faces whose operations wait on any thread of a pool, while the program waits for the compiled
+#: function that they are in.
+_POOLED = frozenset({"jax", "tensorflow", "keras", "mxnet"})
 
 
 @dataclass
 class Blocked:
     """When the framework's main thread was blocked: disjoint intervals in order, [W] ns.
 
-    The main thread is the one with the largest sum of waits. `names`: ids of the tensors that it
-    waited for.
+    The main thread is the one with the largest sum of waits. If operations wait on any thread of a
+    pool, all threads count as the main one. `names`: ids of the tensors that it waited for.
     """
 
     begin: np.ndarray
@@ -41,8 +44,11 @@ class Blocked:
     before: np.ndarray  # [W + 1] blocked time before interval i
 
     @classmethod
-    def of(cls, waits: np.ndarray, ends: np.ndarray | None = None) -> Blocked:
-        """From a stream of WAIT. Waits without a length, or of other threads, are left out.
+    def of(
+        cls, waits: np.ndarray, ends: np.ndarray | None = None, *, pooled: bool = False
+    ) -> Blocked:
+        """From a stream of WAIT. Waits without a length are left out, and those of other threads,
+        unless they are `pooled`.
 
         A long wait may have been recorded in slices, between which the caller checked for signals.
         If no batch ended in a slice (`ends`: when batches ended, ascending), it is joined with the
@@ -50,12 +56,12 @@ class Blocked:
         """
         waits = waits[waits["end"] > waits["begin"]]
         threads, index = np.unique(waits["thread"], return_inverse=True)
-        if len(threads) > 1:
+        if len(threads) > 1 and not pooled:
             spent = np.bincount(index, (waits["end"] - waits["begin"]).astype(float))
             waits = waits[index == int(spent.argmax())]
         waits = waits[np.argsort(waits["begin"], kind="stable")]
         begin, end = waits["begin"].astype(np.int64), waits["end"].astype(np.int64)
-        if len(begin):  # one thread waits for one thing at a time; damaged input may say otherwise
+        if len(begin):  # waits that overlap (of several threads, or damaged input) count once
             begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
             end = np.maximum(begin, end)
         names = waits["name"].astype(np.int64)
@@ -106,6 +112,13 @@ class View:
     def rank(self) -> int:
         """Global rank."""
         return self.recording.rank
+
+    def rows_of(self, batches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of these batches' tensors in the stream, and the batch of each row."""
+        counts = self.rows[batches]
+        of = np.repeat(batches, counts)
+        first = np.repeat(self.first_row[batches] - (np.cumsum(counts) - counts), counts)
+        return first + np.arange(len(of)), of
 
 
 @dataclass
@@ -251,9 +264,11 @@ def _view(one: RankRecording, numbers: np.ndarray, serial: np.ndarray) -> View:
     packed = np.clip(np.where(packed == 0, begin, packed), begin, end)
     unpacking = np.clip(np.where(unpacking == 0, end, unpacking), packed, end)
     first, last, row, rows = _submissions(one.tensors, serial)
+    faces = one.identity.faces
+    pooled = bool(faces) and faces <= _POOLED
     return View(
         one, present, begin, packed, unpacking, end, column("bytes"), column("waited_ns"),
-        first, last, row, rows, Blocked.of(one.waits, np.sort(end[present])),
+        first, last, row, rows, Blocked.of(one.waits, np.sort(end[present]), pooled=pooled),
     )  # fmt: skip
 
 

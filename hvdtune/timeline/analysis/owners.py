@@ -122,7 +122,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
     orders = [_Rows(joint, view, steps, spots).order() for view in joint.views.values()]
     reduced: set[tuple[Key, str]] = set()
     for view in sorted(joint.views.values(), key=lambda one: one is not reference):
-        keys = _keys(view.recording)
+        keys = keys_of(view.recording)
         names = [one.name for one in view.recording.names]
         sums = [Key("allreduce", GRADIENTS, one.process_set) for one in view.recording.names]
         both = list(zip(sums, names, strict=True))
@@ -163,7 +163,7 @@ def owners(joint: Joint, steps: Steps) -> list[Family]:
 # ---- names ---------------------------------------------------------------------------------------
 
 
-def _keys(recording: RankRecording) -> list[Key]:
+def keys_of(recording: RankRecording) -> list[Key]:
     """The key of each name of a rank, by its id."""
     every = {(one.name, one.process_set) for one in recording.names}
     return [_key(one, every) for one in recording.names]

@@ -133,7 +133,8 @@ class _Covered:
 
 def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
     """One row per rank and step: rank, step, and a column of seconds for each phase, `other` last;
-    they sum to the waterfall's `compute_s`. No rows if no rank has marks of phases."""
+    they sum to the waterfall's `compute_s`; to the step if that is unknown, since phases then
+    contain waits. No rows if no rank has marks of phases."""
     import pandas as pd
 
     found = {rank: pieces(view.recording) for rank, view in sorted(joint.views.items())}
@@ -142,7 +143,8 @@ def phases(joint: Joint, steps: Steps, waterfall: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["rank", "step", OTHER])
     frames = []
     for rank, own in found.items():
-        compute = waterfall.loc[waterfall["rank"] == rank, "compute_s"].to_numpy(float)
+        rows = waterfall[waterfall["rank"] == rank]
+        compute = rows["compute_s"].fillna(rows["step_s"]).to_numpy(float)
         columns = _of_rank(joint.views[rank], own, steps, names)
         covered = sum(columns.values(), np.zeros(len(steps)))
         # Records that contradict each other may cover more than the computing: scale them down.

@@ -49,6 +49,9 @@ def lateness(joint: Joint, steps: Steps, parts: Waterfall) -> pd.DataFrame:
     | caused_s | Σ over ranks of the time they were blocked because this rank was late |
     | delay_s | the same, max over ranks: how much shorter the step would be without it |
     | last | this rank has the largest delay_s of the step, and it matters (see MATTERS) |
+
+    If the recording does not show when the program waits, caused_s and delay_s are the most that
+    they may be (waits.at_most).
     """
     import pandas as pd
 

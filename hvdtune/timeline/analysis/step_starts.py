@@ -3,8 +3,9 @@
 A step is long if it takes LONG times the median step and LEAST_S more. A long step is a start if it
 is one of the first MOST_FIRST of a job and all before it are long (imports, compilation, the first
 batch of data), or if it contains a tensor for the first time (a new shape or model part, the first
-validation, a new process set). The first step of a recording with marks is never counted, because
-nothing marks its beginning; if it is long, it is a start as well.
+validation, a new process set) and its family does not have new ones all the time. The first step of
+a recording with marks is never counted, because nothing marks its beginning; if it is long, it is a
+start as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from hvdtune.timeline import schema, words
 from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.steps import AUTOMATIC, Steps
+from hvdtune.timeline.analysis.owners import Key, keys_of
+from hvdtune.timeline.analysis.steps import Steps, is_made_up
 
 LONG = 5
 LEAST_S = 0.1
@@ -25,6 +27,9 @@ MOST_FIRST = 3
 #: With fewer steps, it is unclear what is usual. At most this share of the steps can be starts.
 FEWEST = 5
 MOST_SHARE = 0.25
+#: A family of operations that has new tensors in more steps than this always has new ones
+#: (`loss.17`, or an allgather whose size changes): they do not show that something starts.
+MOST_NEW = 3
 
 
 @dataclass(frozen=True)
@@ -76,21 +81,24 @@ def split(joint: Joint, steps: Steps, origin: int) -> tuple[Steps, tuple[Once, .
 
 
 def _with_new_tensors(joint: Joint, steps: Steps) -> np.ndarray:
-    """[S] bool: the step, other than the first, contains a named tensor for the first time."""
+    """[S] bool: the step, other than the first, contains a named tensor for the first time. A
+    family that has new tensors in more than MOST_NEW steps is new only in the first of them."""
     result = np.zeros(len(steps), bool)
     view = joint.reference
-    names = [name.name for name in view.recording.names]
-    batches = np.flatnonzero(view.rows > 0)
-    if not len(batches):
-        return result
-    counts = view.rows[batches]
-    shift = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    rows = np.repeat(view.first_row[batches] - shift, counts) + np.arange(int(counts.sum()))
-    of = np.repeat(steps.batch_step[batches], counts)
+    rows, batch = view.rows_of(np.flatnonzero(view.rows > 0))
     ids, at = np.unique(view.recording.tensors["name"][rows], return_index=True)
-    for name, step in zip(ids.tolist(), of[at].tolist(), strict=True):
-        if step > 0 and name < len(names) and not AUTOMATIC.search(names[name]):
-            result[step] = True
+    names, keys = view.recording.names, keys_of(view.recording)
+    new: dict[Key, list[tuple[int, int]]] = {}  # family → (row, step) of what is new in it
+    for name, row, step in zip(
+        ids.tolist(), at.tolist(), steps.batch_step[batch[at]].tolist(), strict=True
+    ):
+        if name < len(names) and not is_made_up(names[name]):
+            new.setdefault(keys[name], []).append((row, step))
+    for found in new.values():
+        order = list(dict.fromkeys(step for _, step in sorted(found)))
+        for step in order if len(order) <= MOST_NEW else order[:1]:
+            if step > 0:
+                result[step] = True
     return result
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.record.layout import Mark, RankRecording
+from hvdtune.timeline.record.layout import Mark, Name, RankRecording
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Names that the engine makes up: they never repeat.
-AUTOMATIC = re.compile(r"\.noname\.\d+$")
+#: Names that the engine makes up (`grouped_allreduce.noname_1of3`). Each has a number and never
+#: repeats, but recordings leave the number out.
+_MADE_UP = re.compile(r"\w+\.noname(\.\d+)?(_\d+of\d+)?")
+#: A size shows steps only if it occurs at least this many times, and if the sequence from one to
+#: the next is the same in this share of its places.
+LEAST_OFTEN = 3
+REPEATS = 0.9
+#: Of several such sizes the most frequent one counts, unless the typical time of computing before
+#: its steps is shorter by this factor than another's.
+SHORTER = 3
+#: Tensors of so many bytes or less are metrics.
+METRIC = 8
 
 
 @dataclass
@@ -53,6 +64,11 @@ class Steps:
         )
 
 
+def is_made_up(name: Name) -> bool:
+    """Whether the engine made this name up. All barriers have the same name, which repeats."""
+    return name.kind != "barrier" and _MADE_UP.fullmatch(name.name) is not None
+
+
 def find_steps(joint: Joint) -> Steps:
     """The steps of a recording: from marks if every rank has them, else from names that repeat,
     else (if the engine made up the names) from sizes that repeat."""
@@ -60,14 +76,14 @@ def find_steps(joint: Joint) -> Steps:
     if by_marks is not None:
         return by_marks
     view = joint.reference
-    rows = _step_rows(view, joint)
+    rows, batch = _step_rows(view, joint)
     identity, found_from = _identities(view.recording, rows)
     if identity is None:
         starts = np.zeros(0, np.int64)
     elif found_from == "names":
         starts = _again(identity)
     else:
-        starts = _period(identity)
+        starts = _period(identity, _idle(view, rows, batch))
     return _from_rows(joint, view, rows[starts] if len(starts) else starts, found_from)
 
 
@@ -121,18 +137,12 @@ def _step_of_batches(joint: Joint, steps: Steps) -> np.ndarray:
 # ---- names and sizes -----------------------------------------------------------------------------
 
 
-def _step_rows(view: View, joint: Joint) -> np.ndarray:
-    """Rows of the tensors that mark steps: allreduces of all ranks, if there are any."""
+def _step_rows(view: View, joint: Joint) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the tensors that mark steps, and the batch of each: allreduces of all ranks, if there
+    are any."""
     batches = np.flatnonzero(view.rows > 0)
-    if not len(batches):
-        return np.zeros(0, np.int64)
     chosen = batches[(joint.kind[batches] == 0) & (joint.process_set[batches] == 0)]
-    batches = chosen if len(chosen) else batches
-    counts = view.rows[batches]
-    first = np.repeat(
-        view.first_row[batches] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts
-    )
-    return first + np.arange(int(counts.sum()))
+    return view.rows_of(chosen if len(chosen) else batches)
 
 
 def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None, str]:
@@ -140,13 +150,14 @@ def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None
     if not len(rows):
         return None, "none"
     names = one.tensors["name"][rows].astype(np.int64)
-    automatic = np.array([bool(AUTOMATIC.search(name.name)) for name in one.names] or [False])
+    automatic = np.array([is_made_up(name) for name in one.names] or [False])
     known = names < len(automatic)
     made_up = np.zeros(len(names), bool)
     made_up[known] = automatic[names[known]]
     if not made_up.any():
         return names, "names"
-    if not made_up.all():  # the user's names show the steps
+    own = names[~made_up]
+    if len(np.unique(own)) < len(own):  # the user's names show the steps
         names = names.copy()
         names[made_up] = -1
         return names, "names"
@@ -176,17 +187,64 @@ def _again(identity: np.ndarray) -> np.ndarray:
     return np.array(starts, np.int64)
 
 
-def _period(identity: np.ndarray) -> np.ndarray:
-    """Where steps begin, for made-up names: with the period of the rarest identity, if the sequence
-    repeats with that period in at least 9 of 10 places. Else nowhere."""
+def _idle(view: View, rows: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """How long nothing was under way before each of these rows was submitted, ns. 0 for metrics,
+    before which the program may have evaluated its model."""
+    tensors, names = view.recording.tensors[rows], view.recording.names
+    ended = np.concatenate([[0], np.maximum.accumulate(view.end[batch])[:-1]])
+    idle = np.maximum(tensors["submitted"].astype(np.int64) - ended, 0)
+    idle[:1] = 0
+    sizes = np.array([name.bytes for name in names], np.int64)
+    size = sizes[np.minimum(tensors["name"], len(names) - 1)]
+    result: np.ndarray = np.where(size > METRIC, idle, 0)
+    return result
+
+
+def _period(identity: np.ndarray, idle: np.ndarray) -> np.ndarray:
+    """Where steps begin, for made-up names: with every occurrence of an identity, if the sequence
+    repeats from each to the next (see REPEATS). Else nowhere.
+
+    What is sent once in every step repeats in this way. So does what is sent in every hundredth
+    step, or in each of many equal layers. But the program computes before a step begins, with
+    nothing under way: see SHORTER.
+    """
     looks, counts = np.unique(identity, return_counts=True)
-    rarest = np.flatnonzero(identity == looks[counts.argmin()])
-    if len(rarest) < 3:
-        return np.zeros(0, np.int64)
-    period = int(np.median(np.diff(rarest)))
-    if np.mean(identity[period:] == identity[:-period]) < 0.9:
-        return np.zeros(0, np.int64)
-    return np.arange(0, len(identity), period)
+    often = np.argsort(-counts, kind="stable")
+    found = list(_divisions(identity, looks[often[counts[often] >= LEAST_OFTEN]], idle))
+    longest = max((typical for _, typical in found), default=0.0)
+    for begins, typical in found:
+        if SHORTER * typical >= longest:
+            return begins
+    return np.zeros(0, np.int64)
+
+
+def _divisions(
+    identity: np.ndarray, looks: np.ndarray, idle: np.ndarray
+) -> Iterator[tuple[np.ndarray, float]]:
+    """The ways to begin steps with one of these identities: where they begin, and the longest
+    `idle` in a typical one. Of those with the same period only the first."""
+    tried: set[int] = set()
+    for look in looks:
+        occurs = np.flatnonzero(identity == look)
+        period = int(np.median(np.diff(occurs)))
+        if period in tried or _repeating(identity, occurs) < REPEATS:
+            continue
+        tried.add(period)
+        # A recording begins with a step, of which this identity may be a later tensor. It may also
+        # be missing from the first steps.
+        start = int(occurs[0]) // period * period
+        begins = np.concatenate([np.arange(0, start, period), occurs - occurs[0] + start])
+        yield begins, float(np.median(np.maximum.reduceat(idle, begins)))
+
+
+def _repeating(identity: np.ndarray, begins: np.ndarray) -> float:
+    """The share of places, from the second beginning on, that have the same identity as the same
+    place after the beginning before."""
+    lengths = np.diff(np.append(begins, len(identity)))
+    places = np.arange(begins[1], len(identity))
+    before = places - np.repeat(lengths[:-1], lengths[1:])
+    there = before < np.repeat(begins[1:], lengths[1:])
+    return float(np.mean(there & (identity[before] == identity[places])))
 
 
 def _from_rows(joint: Joint, view: View, starts: np.ndarray, found_from: str) -> Steps:

@@ -15,6 +15,7 @@ import numpy as np
 from hvdtune.timeline.analysis.answers import EXPOSED_PARTS, PARTS, Overlap
 from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.analysis.steps import Steps
+from hvdtune.timeline.analysis.waits import at_most, shown
 from hvdtune.timeline.record.layout import NONE, REASONS
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Waterfall:
 
     parts[rank]: [S, PARTS]; communication, overlapped: [S]; caused: rank → [S] time for which
     others were blocked because of it; delay: rank → [S] the longest time that it held up one of
-    them.
+    them. waited: rank → [S] for which it was blocked. If the recording does not show waits, these
+    three are the most that they may be (waits.at_most), and parts and overlapped mean nothing.
     """
 
     parts: dict[int, np.ndarray]
@@ -46,10 +48,12 @@ class Waterfall:
     overlapped: dict[int, np.ndarray]
     caused: dict[int, np.ndarray]
     delay: dict[int, np.ndarray]
+    waited: dict[int, np.ndarray]
+    shows_waits: bool = True
 
     def frame(self, steps: Steps) -> pd.DataFrame:
         """One row per rank and step: rank, step, step_s, PARTS, exposed_s, communication_s,
-        overlapped_s; seconds."""
+        overlapped_s; seconds. NaN is unknown."""
         import pandas as pd
 
         frames = []
@@ -64,6 +68,8 @@ class Waterfall:
             columns["exposed_s"] = parts[:, 1:].sum(axis=1)
             columns["communication_s"] = self.communication[rank] / 1e9
             columns["overlapped_s"] = self.overlapped[rank] / 1e9
+            if not self.shows_waits:
+                columns |= dict.fromkeys((*PARTS, "exposed_s", "overlapped_s"), float("nan"))
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True)
 
@@ -73,13 +79,16 @@ def waterfall(joint: Joint, steps: Steps) -> Waterfall:
     ranks = sorted(set(joint.arrivals) | set(joint.views))
     caused = {rank: np.zeros(len(steps)) for rank in ranks}
     delay = {rank: np.zeros(len(steps)) for rank in ranks}
-    result = Waterfall({}, {}, {}, caused, delay)
+    result = Waterfall({}, {}, {}, caused, delay, {}, shown(joint, steps))
     for rank, view in joint.views.items():
         exposed, running, charges = _RankParts(joint, view, steps, ranks).parts()
         step_ns = (steps.end[rank] - steps.begin[rank]).astype(float)
         compute = step_ns - exposed.sum(axis=1)
         result.parts[rank] = np.column_stack([compute, exposed])
         result.communication[rank], result.overlapped[rank] = running
+        result.waited[rank] = exposed.sum(axis=1)
+        if not result.shows_waits:
+            charges, result.waited[rank] = at_most(joint, view, steps, ranks)
         for at, other in enumerate(ranks):
             caused[other] += charges[:, at]
             delay[other] = np.maximum(delay[other], charges[:, at])
@@ -273,8 +282,9 @@ def overlap(result: Waterfall, steps: Steps) -> Overlap:
     With free communication the rank that computes longest sets the pace: the mean over steps of the
     max over ranks of compute. Without skew a step is shorter by the longest wait for a late rank.
     """
+    unknown = float("nan")
     if not len(steps):
-        return Overlap(*[float("nan")] * 5)
+        return Overlap(unknown, unknown, unknown, unknown, unknown)
     ranks = sorted(result.parts)
     parts = np.stack([result.parts[rank] for rank in ranks])  # [rank, S, part]
     step = parts.sum(axis=2)
@@ -282,10 +292,16 @@ def overlap(result: Waterfall, steps: Steps) -> Overlap:
     hidden = sum(result.overlapped[rank].sum() for rank in ranks)
     total = float(step.sum())
     skew = parts[:, :, 1 + _SKEW].max(axis=0)
+    waited = float(sum(own.sum() for own in result.waited.values()))
+    exposed_at_most = min(1.0, waited / total) if total else unknown
+    if not result.shows_waits:
+        step_s = float(step.mean() / 1e9)
+        return Overlap(unknown, unknown, step_s, unknown, unknown, False, exposed_at_most)
     return Overlap(
-        overlap_share=float(hidden / running) if running else float("nan"),
-        exposed_share=float(parts[:, :, 1:].sum() / total) if total else float("nan"),
+        overlap_share=float(hidden / running) if running else unknown,
+        exposed_share=float(parts[:, :, 1:].sum() / total) if total else unknown,
         step_s=float(step.mean() / 1e9),
         ideal_free_communication_s=float(parts[:, :, 0].max(axis=0).mean() / 1e9),
         ideal_no_skew_s=float((step.mean(axis=0) - skew).mean() / 1e9),
+        exposed_at_most=exposed_at_most,
     )

@@ -23,6 +23,7 @@ and this module must have the same `FORMAT`. docs/timeline-format.md describes i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -106,6 +107,8 @@ DTYPES = (
 )  # fmt: skip
 REASONS = ("full", "cycle", "blocked", "step done", "end")
 
+_PLACE = re.compile(r"_\d+of\d+$")
+
 
 class Flag(IntEnum):
     """Bits of BATCH.flags."""
@@ -145,12 +148,18 @@ class Identity:
     format: int = FORMAT
     started_wall_us: int = 0  # since the epoch
     started_ns: int = 0  # CLOCK_MONOTONIC at the same moment
-    framework: str = ""  # "torch 2.13.0", "mxnet 1.9.1"; empty for others
+    framework: str = ""  # the faces in use: "torch 2.13.0", "keras 3.10.0, jax 0.7.1"; see faces
     settings: dict[str, Any] = field(default_factory=dict)  # variable → value in force
     peak_gbps: float | None = None  # the machine's peak bandwidth, if it was measured
     cpus: int = 0  # that the ranks on this host may use together; 0: not recorded
     local_size: int = 0  # ranks on this host; 0: not recorded
     node: str = ""  # the host's own name for itself: `host` is what the launcher calls it
+
+    @property
+    def faces(self) -> frozenset[str]:
+        """The faces of hvdtune that the program has imported, by their packages: "torch", "keras",
+        "numpy" … Empty if unknown: earlier versions named only PyTorch and MXNet."""
+        return frozenset(one.partition(" ")[0] for one in self.framework.split(", ") if one)
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,12 @@ class Name:
     kind: str
     dtype: str
     bytes: int
+
+    @property
+    def operation(self) -> str:
+        """The name that its operation was submitted with: that of a group is without the tensor's
+        place in it."""
+        return _PLACE.sub("", self.name) if self.name.startswith("grouped_") else self.name
 
 
 def _nothing() -> dict[str, np.ndarray]:

@@ -63,8 +63,6 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparis
             "settings; --force compares them anyway"
         )
     times_a, times_b = step_times(a), step_times(b)
-    found_a, found_b = findings(a), findings(b)
-    usual_a, usual_b = (typical_rows(one.waterfall)["step"].unique() for one in (a, b))
     numbers: schema.Comparison = {
         "document": DOCUMENT,
         "kind": "diff",
@@ -73,17 +71,28 @@ def compare(a: Analysis, b: Analysis, *, force: bool = False) -> schema.Comparis
         "notes": [*([] if alike else [difference]), *conditions(a, b)],
         "step": step_change(times_a, times_b, np.median),
         "mean_step": step_change(times_a, times_b, np.mean),
-        "parts": part_changes(typical_rows(a.waterfall), typical_rows(b.waterfall)),
-        "mean_parts": part_changes(a.waterfall, b.waterfall),
-        "causes": cause_changes(
-            accounting.shares(a, found_a, usual_a), accounting.shares(b, found_b, usual_b)
-        ),
-        "mean_causes": cause_changes(accounting.shares(a, found_a), accounting.shares(b, found_b)),
+        "parts": [],
+        "mean_parts": [],
+        "causes": [],
+        "mean_causes": [],
         "bandwidth": bandwidth_changes(a, b),
         "settings": setting_changes(a, b),
         "method": "medians of step times; 95 % interval by moving-block bootstrap over steps",
         "verdict": "",
     }
+    if a.overlap.shows_waits and b.overlap.shows_waits:
+        found_a, found_b = findings(a), findings(b)
+        usual_a, usual_b = (typical_rows(one.waterfall)["step"].unique() for one in (a, b))
+        numbers |= {
+            "parts": part_changes(typical_rows(a.waterfall), typical_rows(b.waterfall)),
+            "mean_parts": part_changes(a.waterfall, b.waterfall),
+            "causes": cause_changes(
+                accounting.shares(a, found_a, usual_a), accounting.shares(b, found_b, usual_b)
+            ),
+            "mean_causes": cause_changes(
+                accounting.shares(a, found_a), accounting.shares(b, found_b)
+            ),
+        }
     numbers["verdict"] = verdict(numbers)
     return numbers
 
@@ -249,7 +258,7 @@ def _bytes(counts: Counter[tuple[str, str, int]]) -> int:
 
 
 def conditions(a: Analysis, b: Analysis) -> list[str]:
-    """Other differences that might be the reason: ranks, hosts, versions."""
+    """Other differences that might be the reason: ranks, hosts, versions; and what is unknown."""
     first = [one.recording.ranks[min(one.recording.ranks)].identity for one in (a, b)]
     hosts = [
         sorted({rank.identity.host for rank in one.recording.ranks.values()}) for one in (a, b)
@@ -268,6 +277,12 @@ def conditions(a: Analysis, b: Analysis) -> list[str]:
         )
     if hosts[0] != hosts[1]:
         found.append(f"a ran on {', '.join(hosts[0])}, b on {', '.join(hosts[1])}.")
+    for which, one in (("a", a), ("b", b)):
+        if not one.overlap.shows_waits:
+            found.append(
+                f"The recording of {which} does not show when its program waits, so only whole "
+                "steps are compared, not their parts."
+            )
     for what in ("version", "framework"):
         values = [getattr(one, what) for one in first]
         if values[0] != values[1]:

@@ -22,8 +22,9 @@ def text(numbers: schema.Comparison) -> str:
         f"a: {a['source']}, {words.number(a['steps'], 'step')}\n"
         f"b: {b['source']}, {words.number(b['steps'], 'step')}",
         _parts(numbers).text(),
-        _causes(numbers).text(MOST_ROWS),
     ]
+    if numbers["mean_causes"]:
+        parts.append(_causes(numbers).text(MOST_ROWS))
     if numbers["bandwidth"]:
         parts.append(_bandwidth(numbers).text(MOST_ROWS))
     parts.append(_settings(numbers).text() if numbers["settings"] else "The settings are the same.")
@@ -41,7 +42,8 @@ def _parts(numbers: schema.Comparison) -> Table:
     ]
     total = _row("median step", step["a_s"], step["b_s"])
     head = ("ms", "a", "b", "saved", "change")
-    return Table("Where a typical step goes, ms", head, [*rows, total])
+    caption = "Where a typical step goes, ms" if numbers["parts"] else "The step, ms"
+    return Table(caption, head, [*rows, total])
 
 
 def _causes(numbers: schema.Comparison) -> Table:

@@ -16,7 +16,7 @@ from hvdtune.timeline import schema
 from hvdtune.timeline.advice import accounting
 from hvdtune.timeline.analysis import phases, step_starts
 from hvdtune.timeline.analysis.answers import PARTS
-from hvdtune.timeline.analysis.sizes import bus_factor
+from hvdtune.timeline.analysis.sizes import bus_factor, total_bytes
 from hvdtune.timeline.record.layout import Recording
 from hvdtune.timeline.report import cpus
 from hvdtune.timeline.report.strips import strips
@@ -83,7 +83,7 @@ def numbers_of(analysis: Analysis, findings: list[Finding]) -> schema.Report:
         "sizes": _rows(analysis.sizes, MOST_SIZES),
         "points": points,
         "tensors": _rows(analysis.tensors, MOST_LISTED),
-        "owners": [_owner(one) for one in analysis.owners[:MOST_LISTED]],
+        "owners": [_owner(one, analysis) for one in analysis.owners[:MOST_LISTED]],
         "stalls": _rows(analysis.stalls, MOST_LISTED),
         "tuning": _rows(_changes(analysis.tuning), MOST_LISTED),
         "series": series,
@@ -116,9 +116,11 @@ def _finding(one: Finding) -> schema.Finding:
     }
 
 
-def _owner(one: Family) -> schema.Owner:
+def _owner(one: Family, analysis: Analysis) -> schema.Owner:
     row = plain(one)
     del row["names"], row["busy"]
+    if not analysis.overlap.shows_waits and not one.blocked_s:
+        row |= {"blocked_s": None, "late_s": None}
     return row
 
 
@@ -179,7 +181,7 @@ def _waterfall(analysis: Analysis) -> schema.Waterfall:
         {"name": part, "title": PART_WORDS[part][0], "colour": PART_WORDS[part][1]}
         for part in PARTS
     ]
-    if table.empty:
+    if table.empty or not analysis.overlap.shows_waits:
         return {
             "parts": parts,
             "typical": None,
@@ -280,6 +282,7 @@ def _points(analysis: Analysis) -> list[schema.Point]:
     factors = {(op, ranks): bus_factor(op, ranks) for op, ranks in kinds}
     known = [key for key, factor in factors.items() if factor > 0]
     keys = pd.MultiIndex.from_frame(table[["op", "ranks"]].astype({"op": str}))
+    table = table.assign(bytes=total_bytes(analysis.joint))  # the rows are the batches
     usable = table[(table["run_s"] > 0) & (table["bytes"] > 0) & keys.isin(known)]
     if usable.empty:
         return []

@@ -101,11 +101,17 @@ def _facts(numbers: schema.Report) -> str:
     steps, overlap = numbers["steps"], numbers["overlap"]
     if not steps["count"]:
         return ""
+    facts = [
+        ("step, median", words.seconds(steps["median_s"])),
+        ("step, mean", words.seconds(overlap["step_s"])),
+        ("nine of ten steps", sentences.spread(steps)),
+    ]
+    if not overlap["shows_waits"]:
+        at_most = f"unknown, at most {words.percent(overlap['exposed_at_most'])}"
+        return pages.facts([*facts, ("blocked in communication", at_most)])
     return pages.facts(
         [
-            ("step, median", words.seconds(steps["median_s"])),
-            ("step, mean", words.seconds(overlap["step_s"])),
-            ("nine of ten steps", sentences.spread(steps)),
+            *facts,
             ("blocked in communication", words.percent(overlap["exposed_share"])),
             ("communication hidden", words.percent(overlap["overlap_share"])),
             ("step if communication were free",
@@ -135,7 +141,8 @@ def _waterfall(numbers: schema.Report) -> str:
 def _phases(numbers: schema.Report) -> str:
     if not numbers["phases"]:
         return ""
-    return _section("What computing consists of", tables.html(tables.phases(numbers["phases"])))
+    heading = sentences.phases(numbers)
+    return _section(heading, tables.html(tables.phases(numbers["phases"], heading)))
 
 
 def _lateness(numbers: schema.Report) -> str:
@@ -151,6 +158,11 @@ def _lateness(numbers: schema.Report) -> str:
 
 def _strips(numbers: schema.Report) -> list[str]:
     found = []
+    shown = [
+        lane
+        for lane in figures.LANES
+        if numbers["overlap"]["shows_waits"] or lane[0] == "communication"
+    ]
     for one in numbers["strips"]:
         spec, height = figures.strip(one)
         heading = "A typical step" if one["kind"] == "typical" else "A bad step"
@@ -159,10 +171,8 @@ def _strips(numbers: schema.Report) -> list[str]:
                 f"strip-{one['kind']}", spec, height=height,
                 heading=f"{heading}: number {one['step']}",
                 says=sentences.strip(one, numbers),
-                about="Three lanes per rank: it computes, it is blocked in communication, and its "
-                "engine communicates. Communication below compute is hidden."
-                + sentences.left_out(one["left_out"]),
-                legend=[(name, colour) for name, colour in figures.LANES],
+                about=sentences.lanes(numbers) + sentences.left_out(one["left_out"]),
+                legend=shown,
             )
         )  # fmt: skip
     return found
@@ -209,11 +219,10 @@ def _section(heading: str, *content: str) -> str:
 
 
 def _stragglers(numbers: schema.Report) -> str:
-    return (
-        _section("Stragglers", tables.html(tables.stragglers(numbers)))
-        if numbers["stragglers"]
-        else ""
-    )
+    if not numbers["stragglers"]:
+        return ""
+    table = tables.stragglers(numbers, shows_waits=numbers["overlap"]["shows_waits"])
+    return _section("Stragglers", tables.html(table))
 
 
 def _owners(numbers: schema.Report) -> str:

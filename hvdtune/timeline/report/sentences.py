@@ -13,6 +13,7 @@ LATE = 0.02
 #: The findings about ranks that the others wait for, and how many of them are mentioned.
 LATE_RANKS = ("persistent straggler", "transient straggler", "recurring straggler", "stalled rank")
 MOST_LATE = 3
+_TOGETHER = "No rank is late by much: the ranks reach communication at about the same time."
 
 
 def job(numbers: schema.Report) -> str:
@@ -128,6 +129,8 @@ def lateness(numbers: schema.Report) -> str:
     told = [one for one in numbers["findings"] if one["kind"] in LATE_RANKS]
     if told:
         return " ".join(dict.fromkeys(_late_ranks(one, numbers) for one in told[:MOST_LATE]))
+    if not numbers["overlap"]["shows_waits"]:
+        return _not_named(numbers)
     mean = numbers["waterfall"]["mean"]
     waited = mean["parts_s"]["skew_wait_s"] if mean else 0.0
     by = f"on average, ranks wait {words.seconds(waited)} of a step for the last one"
@@ -147,7 +150,21 @@ def lateness(numbers: schema.Report) -> str:
         return f"{_straggler(real[0])} Without it the job would hardly be faster."
     if waited >= LATE * (numbers["overlap"]["step_s"] or 0.0):
         return f"No rank is late more often than chance explains: {by}."
-    return "No rank is late by much: the ranks reach communication at about the same time."
+    return _TOGETHER
+
+
+def _not_named(numbers: schema.Report) -> str:
+    """How late ranks are if no finding names one, and waits are not recorded."""
+    if real := [one for one in numbers["stragglers"] if one["kind"]]:
+        return _straggler(real[0])
+    late = max(numbers["lateness"]["typical_ms"].values(), default=0.0) / 1e3
+    if late < LATE * (numbers["overlap"]["step_s"] or 0.0):
+        return _TOGETHER
+    return (
+        "No rank is late more often than chance explains: ranks are typically up to "
+        f"{words.seconds(late)} later than the earliest one of a step. How long they wait for each "
+        "other is not recorded."
+    )
 
 
 def _late_ranks(one: schema.Finding, numbers: schema.Report) -> str:
@@ -207,6 +224,26 @@ def strip(one: schema.Strip, numbers: schema.Report) -> str:
         f"Step {one['step']} took {words.seconds(duration)}, {times} times the median: the slowest "
         "of this recording"
         + (", not counting its first steps." if numbers["steps"]["count"] > 12 else ".")
+    )
+
+
+def phases(numbers: schema.Report) -> str:
+    """The heading of the phases."""
+    if numbers["overlap"]["shows_waits"]:
+        return "What computing consists of"
+    return "What a step consists of, waits included"
+
+
+def lanes(numbers: schema.Report) -> str:
+    """How to read the lanes of a step."""
+    if numbers["overlap"]["shows_waits"]:
+        return (
+            "Three lanes per rank: it computes, it is blocked in communication, and its engine "
+            "communicates. Communication below compute is hidden."
+        )
+    return (
+        "What the engine of each rank communicates. When the program computes, and when it waits, "
+        "is not recorded."
     )
 
 

@@ -72,11 +72,16 @@ def _shown_ranks(analysis: Analysis, rows: pd.DataFrame) -> list[int]:
 def _lanes(
     analysis: Analysis, number: int, row: pd.Series, origin: float, length: float
 ) -> schema.Lanes:
-    """Spans [begin, end] in ms from `origin`. A rank computes while it is not blocked."""
+    """Spans [begin, end] in ms from `origin`. A rank computes while it is not blocked; if the
+    recording does not show when the program waits, only its communication is known."""
     rank = analysis.recording.ranks[number]
     window = float(row["begin_s"]), float(row["end_s"])
-    waits = _within(rank.waits, analysis.origin_ns, window)
-    blocked = _joined([(a, b) for a, b, _ in waits], length * SMALLEST)
+    blocked: list[tuple[float, float]] = []
+    compute: list[tuple[float, float]] = []
+    if analysis.overlap.shows_waits:
+        waits = _within(rank.waits, analysis.origin_ns, window)
+        blocked = _joined([(a, b) for a, b, _ in waits], length * SMALLEST)
+        compute = _between(blocked, window)
     batches = _within(rank.batches, analysis.origin_ns, window)
     communication: list[schema.Span] = [
         [*_ms((a, b), origin), _batch_words(rank.batches[at])] for a, b, at in batches
@@ -86,7 +91,7 @@ def _lanes(
         communication = [_ms(span, origin) for span in joined]
     return {
         "rank": rank.rank,
-        "compute": [_ms(span, origin) for span in _between(blocked, window)][:MOST_SPANS],
+        "compute": [_ms(span, origin) for span in compute][:MOST_SPANS],
         "blocked": [_ms(span, origin) for span in blocked][:MOST_SPANS],
         "communication": communication[: 2 * MOST_SPANS],
     }

@@ -41,6 +41,8 @@ def cell(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if name.endswith("_per_s"):
+        return words.digits(value)
     if name.endswith("_s"):
         return words.seconds(value)
     if name.endswith("_ms"):
@@ -86,7 +88,7 @@ def waterfall(numbers: schema.Report) -> Table:
     return Table("Where a step goes, ms", head, [*rows, total, hidden])
 
 
-def phases(found: schema.Phases) -> Table:
+def phases(found: schema.Phases, heading: str = "What computing consists of") -> Table:
     """Phases × ranks, ms; those in which ranks differ are marked."""
     bars = [found["mean"], *(one["parts_s"] for one in found["ranks"])]
     compute = sum(found["mean"].values())
@@ -102,7 +104,7 @@ def phases(found: schema.Phases) -> Table:
     head = ("ms", "share", "mean", *(f"rank {one['rank']}" for one in found["ranks"]))
     marked = tuple(at for at, row in enumerate(rows) if row[0].endswith("*"))
     stars = " (*: ranks differ)" if marked else ""
-    return Table(f"What computing consists of, ms a step{stars}", head, rows, marked=marked)
+    return Table(f"{heading}, ms a step{stars}", head, rows, marked=marked)
 
 
 def accounting(found: schema.Accounting) -> Table:
@@ -123,8 +125,8 @@ def lateness(numbers: schema.Report) -> Table:
     return Table("Typical lateness of the ranks", ("rank", "median, ms"), rows[:40])
 
 
-def stragglers(numbers: schema.Report) -> Table:
-    """How often each rank was last, and what that cost."""
+def stragglers(numbers: schema.Report, *, shows_waits: bool = True) -> Table:
+    """How often each rank was last, and what that cost; at most, if waits are not recorded."""
     rows = [
         (
             f"rank {one['rank']}" + (f" on {one['host']}" if one["host"] else ""),
@@ -139,7 +141,10 @@ def stragglers(numbers: schema.Report) -> Table:
     ]
     head = ("rank", "kind", "held up", "typically late", "delayed the job", "others waited in all",
             "steps")  # fmt: skip
-    return Table("Waiting, charged to the rank that caused it", head, rows, left=(0, 1))
+    caption = "Waiting, charged to the rank that caused it"
+    if not shows_waits:
+        caption += ", if ranks waited whenever an operation was under way (not recorded)"
+    return Table(caption, head, rows, left=(0, 1))
 
 
 def _steps(one: schema.Straggler) -> str:

@@ -44,22 +44,33 @@ def text(numbers: schema.Report) -> str:
 
 def _about_steps(numbers: schema.Report) -> list[str]:
     one, overlap = numbers["steps"], numbers["overlap"]
+    shows_waits = overlap["shows_waits"]
+    median = words.seconds(one["median_s"])
+    lasts = f"Steps: median {median}, {sentences.spread(one)} for nine of ten"
     ideal = (
-        f"Steps: median {words.seconds(one['median_s'])}, {sentences.spread(one)} for nine of ten; "
-        f"blocked in communication {words.percent(overlap['exposed_share'])}; "
+        f"{lasts}; blocked in communication {words.percent(overlap['exposed_share'])}; "
         f"{words.percent(overlap['overlap_share'])} of communication is hidden. A step takes "
         f"{words.seconds(overlap['step_s'])} on average; with free communication it would take "
         f"{words.seconds(overlap['ideal_free_communication_s'])}, without late ranks "
         f"{words.seconds(overlap['ideal_no_skew_s'])}."
     )
+    if not shows_waits:
+        ideal = (
+            f"{lasts}. A step takes {words.seconds(overlap['step_s'])} on average. How long the "
+            "program is blocked in communication is unknown: at most "
+            f"{words.percent(overlap['exposed_at_most'])} of it."
+        )
     parts = [_wrapped(ideal)]
-    parts.append(_narrow(tables.waterfall(numbers)))
+    if numbers["waterfall"]["typical"]:
+        parts.append(_narrow(tables.waterfall(numbers)))
     if numbers["phases"]:
-        parts.append(_narrow(tables.phases(numbers["phases"])))
+        heading = sentences.phases(numbers)
+        parts.append(_narrow(tables.phases(numbers["phases"], heading)))
     if len(numbers["lateness"]["ranks"]) > 1:
         parts.append(_wrapped(f"Late ranks: {sentences.lateness(numbers)}"))
         if numbers["stragglers"]:
-            parts.append(tables.stragglers(numbers).text(MOST_ROWS))
+            table = tables.stragglers(numbers, shows_waits=shows_waits)
+            parts.append(table.text(MOST_ROWS))
     if numbers["cpus"]:
         parts.append(cpus.table(numbers).text(MOST_ROWS))
     return parts

@@ -355,13 +355,16 @@ class RankView:
 def bus_bandwidth(batch: np.void, ranks: int) -> float | None:
     """busbw of a batch in GB/s (1e9): bytes / duration × the operation's factor, as nccl-tests.
 
+    An allgather's bytes are those of the whole result, if all ranks contribute as much as this one.
     None for one rank, an unknown number of ranks (0), barriers and failed batches.
     """
-    factor = bus_factor(KINDS[batch["kind"]], ranks)
+    kind = KINDS[batch["kind"]]
+    factor = bus_factor(kind, ranks)
     duration = int(batch["end"]) - int(batch["begin"])
     if np.isnan(factor) or duration <= 0 or not batch["flags"] & Flag.OK:
         return None
-    return float(batch["bytes"] / duration * factor)
+    size = int(batch["bytes"]) * (ranks if kind == "allgather" else 1)
+    return float(size / duration * factor)
 
 
 def _batch_args(batch: np.void, ranks: int) -> dict[str, Any]:
