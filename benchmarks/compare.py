@@ -52,8 +52,8 @@ from peers.systems import Peer
 from peers.works import Work
 
 from hvdtune.bench import memory
-from hvdtune.bench.machine import available_memory
 from hvdtune.bench.memory import MemoryCurve
+from hvdtune.launch.allocation.capacity import free_memory
 
 #: More calls than these add no information.
 MOST_CALLS = 20_000
@@ -242,7 +242,7 @@ def _rounds(args: argparse.Namespace, peers: list[Peer], collector: Collector, c
 
 
 def _fitting(wanted: Sequence[Work], ranks: int, comparison: Comparison) -> tuple[Work, ...]:
-    fitting = works.that_fit(wanted, ranks, available_memory())
+    fitting = works.that_fit(wanted, ranks, free_memory())
     for work in wanted:
         if work not in fitting:
             _leave_out(comparison, f"{work.title}, np {ranks}: not enough memory")

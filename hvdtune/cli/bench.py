@@ -249,7 +249,9 @@ def run(args: argparse.Namespace) -> int:
     status = 0
     try:
         share = ["--share-gpu"] if args.share_gpu else []
-        ours = ["-np", str(report.ranks), "--parent", str(os.getpid())]
+        # Without -H, a job within LSF would run on the hosts of its allocation.
+        ours = ["-np", str(report.ranks), "-H", f"localhost:{report.ranks}"]
+        ours += ["--parent", str(os.getpid())]
         launcher = python_command("hvdtune.cli.main", "run", *ours, *share)
         runner.run(plan, report, launcher, environ, display)
     except runner.BenchError as error:
@@ -333,11 +335,11 @@ def _plan(args: argparse.Namespace, report: Any) -> Any:
 
 def _fitting(wanted: tuple[str, ...], report: Any) -> tuple[str, ...]:
     """The gradient sets that fit into memory; the others are noted."""
-    from hvdtune.bench.machine import available_memory
     from hvdtune.bench.workloads.gradient_sets import WORKLOADS
+    from hvdtune.launch.allocation.capacity import free_memory
     from hvdtune.settings.knobs import KNOBS
 
-    available = available_memory()
+    available = free_memory()
     fitting = []
     for key in wanted:
         # Every rank holds the gradients, and at most as much again in the fusion buffers.

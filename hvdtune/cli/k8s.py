@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,7 @@ def _add_mpijob_flags(job: Any) -> None:
         "--mpi",
         choices=tuple(IMPLEMENTATIONS),
         default="openmpi",
-        help="whose hostfile the operator writes (default: openmpi); hvdtune reads each",
+        help="whose hostfile the operator of v2beta1 writes (default: openmpi); hvdtune reads each",
     )
     job.add_argument(
         "--min-workers",
@@ -108,6 +109,29 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _environment(args: argparse.Namespace, *, one_host: bool) -> dict[str, str]:
+    """The variables of the job's processes, from flags and -e; says which flags have no effect."""
+    from hvdtune.launch.errors import LaunchError
+    from hvdtune.launch.settings import choose
+    from hvdtune.settings.knobs import KNOBS
+
+    given: dict[str, str] = {}
+    for text in args.env:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise LaunchError(f"-e {text}: give NAME=VALUE.")
+        given[name] = value
+    for key, (flag, _) in args.knobs.items():
+        if KNOBS[key].env in given:
+            raise LaunchError(
+                f"-e {KNOBS[key].env}: {flag} gives this variable, too: leave one of them out."
+            )
+    choice = choose(args.knobs, None, given, one_host=one_host)
+    for notice in choice.notices:
+        print(f"hvdtune k8s: {notice}", file=sys.stderr)
+    return {**given, **choice.variables()}
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the YAML."""
     import yaml
@@ -116,17 +140,12 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.launch.kubernetes.job import Job
     from hvdtune.launch.kubernetes.mpijob import mpijob
     from hvdtune.launch.kubernetes.trainjob import trainjob
-    from hvdtune.launch.settings import choose
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
         raise LaunchError(f"give the command to run: hvdtune k8s {args.kind} … python train.py")
-    variables = choose(args.knobs, None, {}).variables()
-    for text in args.env:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise LaunchError(f"-e {text}: give NAME=VALUE.")
-        variables[name] = value
+    pods = _pods(args) if args.kind == "mpijob" else None
+    most = pods[1] if pods else args.workers
     job = Job(
         name=args.name,
         image=args.image,
@@ -137,10 +156,10 @@ def run(args: argparse.Namespace) -> int:
         cpus=args.cpus,
         memory=args.memory,
         gpus=args.gpus,
-        environment=variables,
+        environment=_environment(args, one_host=most == 1),
     )
     if args.kind == "mpijob":
-        objects = [mpijob(job, args.api_version, args.mpi, _pods(args))]
+        objects = [mpijob(job, args.api_version, args.mpi, pods)]
     else:
         objects = trainjob(job, args.runtime)
     print(yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False), end="")

@@ -50,7 +50,10 @@ def _add_job_flags(parser: argparse.ArgumentParser) -> None:
     )
     hosts = job.add_mutually_exclusive_group()
     hosts.add_argument(
-        "-H", "--hosts", metavar="HOST:N,…", help="slots on each host (default: localhost:NP)"
+        "-H",
+        "--hosts",
+        metavar="HOST:N,…",
+        help="slots on each host (default: what LSF has given the job, otherwise localhost:NP)",
     )
     hosts.add_argument(
         "-hostfile", "--hostfile", metavar="FILE", help="the same as lines 'HOST slots=N'"
@@ -142,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     from hvdtune.launch import start
     from hvdtune.launch.local.program import without_script
 
+    inherited = dict(os.environ)
     command = _command(args)
     config = _config(args)
     elastic = _elastic(args, config)
@@ -158,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not (args.mpi or args.jsrun):
         _note_unused(args)
-    request = _request(args, config, elastic, command, hosts, count)
+    request = _request(args, config, elastic, command, hosts, count, inherited)
     if args.dry_run:
         print(*start.dry_run(request), sep="\n")
         return 0
@@ -219,14 +223,15 @@ def _request(
     command: list[str],
     hosts: list[Any],
     count: int,
+    inherited: dict[str, str],
 ) -> Any:
     from hvdtune.launch import start
     from hvdtune.launch.local import environment
-    from hvdtune.launch.remote.interfaces import given_interfaces
+    from hvdtune.launch.remote.interfaces import named_interfaces
 
-    # mpirun and jsrun may place ranks in another way.
-    ours = not (args.mpi or args.jsrun)
-    one_host = len(hosts) == 1 or (ours and bool(hosts) and hosts[0].slots >= count)
+    # mpirun and jsrun may place ranks in another way, and an elastic job may grow.
+    as_counted = not (args.mpi or args.jsrun or elastic.is_elastic)
+    one_host = len(hosts) == 1 or (as_counted and bool(hosts) and hosts[0].slots >= count)
     choice = _settings(args, config, one_host=one_host)
     variables = {**os.environ, **choice.variables()}
     if choice.values["share_gpu"]:
@@ -240,9 +245,11 @@ def _request(
         hosts=hosts,
         processes=count,
         environment=environment.job_environment(variables),
-        inherited=os.environ,
+        inherited=inherited,
         method=_method(args),
-        interfaces=given_interfaces(args.network_interfaces),
+        interfaces=named_interfaces(
+            args.network_interfaces, "" if one_host else choice.values["gloo_iface"]
+        ),
         ssh=_ssh(args, choice),
         start_timeout=choice.values["start_timeout"],
         use_cache=not args.disable_cache,
@@ -307,9 +314,10 @@ def _method(args: argparse.Namespace) -> Any:
 def _hosts(args: argparse.Namespace, elastic: options.Options) -> tuple[list[Any], int | None]:
     """The hosts, and the number of processes if it is known.
 
-    -np alone means this machine, as in Horovod, even if a batch system has given us more.
+    -np alone means this machine, even if Slurm has given us more; within LSF it means the hosts of
+    the job, as in Horovod.
     """
-    from hvdtune.launch.allocation import hosts
+    from hvdtune.launch.allocation import hosts, lsf
     from hvdtune.launch.errors import LaunchError
 
     asked = args.np or elastic.min_np
@@ -319,7 +327,7 @@ def _hosts(args: argparse.Namespace, elastic: options.Options) -> tuple[list[Any
         return hosts.parse_hosts(args.hosts), asked
     if args.hostfile is not None:
         return hosts.read_hostfile(args.hostfile), asked
-    if args.np is None or args.jsrun:
+    if args.np is None or lsf.inside(os.environ):
         from hvdtune.launch.allocation.batch_system import allocation
 
         ours = allocation(os.environ)

@@ -255,9 +255,9 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     from hvdtune.bootstrap import python_command
 
-    launcher = python_command(
-        "hvdtune.cli.main", "run", "-np", str(args.np), "--parent", str(os.getpid())
-    )
+    # Without -H, a job within LSF would run on the hosts of its allocation.
+    ours = ["-np", str(args.np), "-H", f"localhost:{args.np}", "--parent", str(os.getpid())]
+    launcher = python_command("hvdtune.cli.main", "run", *ours)
     output.seek(0)
     output.truncate()
     return subprocess.Popen(

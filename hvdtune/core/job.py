@@ -362,7 +362,7 @@ def _network_options(
     topology: Topology, settings: knobs.Settings, where: network.MeetingPlace | None
 ) -> dict[str, Any]:
     place = where.of_generation(_generations[topology.job_id]) if where else None
-    named = [name for name in settings.gloo_iface.split(",") if name]
+    named = network.interface_names(settings.gloo_iface)
     return {
         "network_host": place.host if place else "",
         "network_port": place.port if place else 0,

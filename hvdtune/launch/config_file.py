@@ -6,6 +6,7 @@ A section that is present decides its topic: `autotune:` without `enabled` means
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ from hvdtune.settings.knobs import KNOBS, Knob, KnobError, parse
 from hvdtune.settings.spelling import nearest
 
 _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
+# In the names of variables that mean the opposite of their keys.
+_NEGATION = re.compile(r"(?<![a-z])(?:disable|hide|no(?![a-z]))", re.IGNORECASE)
 
 
 @dataclass
@@ -34,7 +37,7 @@ class ConfigFile:
         sentences = []
         for key in self.others:
             near = _nearest(key, self.known)
-            end = f"; did you mean {near}?" if near else "."
+            end = f"; did you mean {near}{_opposite(key, near)}?" if near else "."
             sentences.append(f"{key} is no known setting{end}")
         return sentences
 
@@ -106,6 +109,13 @@ def _value(knob: Knob, value: Any, path: str) -> Any:
         raise KnobError(f"{setting} is a section, which is not accepted: give one value.")
     parsed = parse(knob, value, setting, knob.flag_multiplier)
     return not parsed if knob.yaml_inverted else parsed
+
+
+def _opposite(unknown: str, near: str) -> str:
+    """Words about a near key that turns off what the unknown one seems to turn on; otherwise ""."""
+    variables = {knob.yaml: knob.env for knob in KNOBS.values() if knob.yaml_inverted}
+    is_opposite = near in variables and _NEGATION.search(unknown)
+    return f", which turns {variables[near]} off" if is_opposite else ""
 
 
 def _nearest(key: str, known: set[str]) -> str | None:

@@ -151,6 +151,11 @@ class Job:
         for slot in self._spec.slots:
             if slot.hostname in self._spec.remote:
                 elsewhere.setdefault(slot.hostname, []).append(slot)
+        here = [slot for slot in self._spec.slots if slot.hostname not in elsewhere]
+        files = capacity.PIPES * len(here) + capacity.CONNECTION_PIPES * len(elsewhere)
+        if self._spec.output_directory is not None:
+            files += capacity.OUTPUT_FILES * len(self._spec.slots)
+        open_files = capacity.allow_files(files)
         if elsewhere:
             self._start_by = time.monotonic() + self._spec.start_timeout
         for hostname, slots in elsewhere.items():
@@ -159,9 +164,6 @@ class Job:
                 self._workers.expect(slot.rank, slot, connection, self._output_files(slot))
             places = {slot.rank: place(slot) for slot in slots}
             connection.start(self._spec.command, self._spec.environment, places)
-        here = [slot for slot in self._spec.slots if slot.hostname not in elsewhere]
-        files = capacity.PIPES * (1 if self._spec.output_directory is None else 2)
-        open_files = capacity.allow_files(len(here), files)
         for slot in here:
             self._workers.start(
                 slot.rank,

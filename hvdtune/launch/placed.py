@@ -18,7 +18,7 @@ from hvdtune.launch.allocation.hosts import Host, Slot, assign_ranks
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import environment as environments_of_workers
 from hvdtune.launch.remote import identity, rendezvous
-from hvdtune.launch.remote.interfaces import require_interfaces
+from hvdtune.launch.remote.interfaces import Interfaces
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -124,16 +124,14 @@ def become(variables: Mapping[str, str]) -> None:
 
 
 def _require_alike(processes: Sequence[PlacedProcess], interfaces: Sequence[str]) -> None:
-    first = processes[0]
+    first, named = processes[0], Interfaces(interfaces, "network interfaces")
     for process in processes:
         if process.version != first.version:
             raise LaunchError(
                 f"host {process.hostname} has hvdtune {process.version}, "
                 f"host {first.hostname} has {first.version}: install the same version on both."
             )
-        require_interfaces(
-            interfaces, list(process.interfaces), f"host {process.hostname}", "network interfaces"
-        )
+        named.require(list(process.interfaces), f"host {process.hostname}")
 
 
 def meeting_address(processes: Sequence[PlacedProcess], interfaces: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtune.core.meeting.addresses import present_interfaces
@@ -17,7 +17,7 @@ from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Host, Slot, assign_ranks, is_local
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import environment as environments
-from hvdtune.launch.remote import interfaces as network
+from hvdtune.launch.remote.interfaces import Interfaces, loopback_interfaces
 from hvdtune.launch.remote.ssh import Ssh
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ class Request(NamedTuple):
     """The request for a job.
 
     `environment` is what all workers share (see `job_environment`), `inherited` the part of it
-    that existed before. `interfaces` are those the user named. With `use_cache`, facts about other
-    hosts are valid for an hour. The last fields are the flags' values. An `elastic` job with a
-    script has no hosts.
+    that existed before. With `use_cache`, facts about other hosts are valid for an hour. The
+    last fields are the flags' values. An `elastic` job with a script has no hosts.
     """
 
     command: Sequence[str]
@@ -60,7 +59,7 @@ class Request(NamedTuple):
     environment: Mapping[str, str]
     inherited: Mapping[str, str]
     method: Method = Method.OWN
-    interfaces: Sequence[str] = ()
+    interfaces: Interfaces = Interfaces()
     ssh: Ssh = Ssh()
     start_timeout: float = 30.0
     use_cache: bool = True
@@ -85,9 +84,9 @@ def start(request: Request) -> int:
         return _start_external(request, slots)
     from hvdtune.launch.job import JobSpec, run_job
 
-    remote = _remote(slots)
+    remote = _remote(slot.hostname for slot in slots)
     meeting = _check(request, slots, remote) if remote else {}
-    if request.interfaces and not meeting:
+    if request.interfaces.by_flag and not meeting:
         _tell("--network-interfaces has no effect: the job runs on one host.")
     spec = JobSpec(
         command=request.command,
@@ -107,8 +106,8 @@ def _start_elastic(request: Request, elastic: Elastic) -> int:
 
     if request.hosts:
         _slots(request)
-    elif request.interfaces:
-        network.require_interfaces(request.interfaces, present_interfaces())
+    elif request.interfaces.by_flag:
+        request.interfaces.require(present_interfaces())
     options = elastic.options
     spec = ElasticSpec(
         command=request.command,
@@ -153,12 +152,12 @@ def dry_run(request: Request) -> list[str]:
     """
     elastic = request.elastic
     comments = _elastic_comments(elastic) if elastic is not None else []
-    if elastic is not None and not request.hosts:
-        return [*comments, shlex.join(["env", "HOROVOD_ELASTIC=1", *request.command])]
     if elastic is not None:
+        environment = {**request.environment, "HOROVOD_ELASTIC": "1"}
+        if not request.hosts:
+            return [*comments, _command(request, environment)]
         there = sum(host.slots for host in request.hosts)
         most = min(there, elastic.limits.most or there)
-        environment = {**request.environment, "HOROVOD_ELASTIC": "1"}
         processes = max(request.processes, most)
         request = request._replace(processes=processes, environment=environment)
     slots = _slots(request)
@@ -166,10 +165,15 @@ def dry_run(request: Request) -> list[str]:
         words, _, content = _external(request, slots, _RANKFILE, dry=True)
         comments = [f"# {_RANKFILE}: {line}".rstrip() for line in content.splitlines()]
         return [*comments, shlex.join(words)]
-    remote = _remote(slots)
+    remote = _remote(slot.hostname for slot in slots)
     lines = comments
     for name in dict.fromkeys(slot.hostname for slot in slots):
-        commands = [_worker_command(request, slot) for slot in slots if slot.hostname == name]
+        workers = [
+            environments.worker_environment(request.environment, slot)
+            for slot in slots
+            if slot.hostname == name
+        ]
+        commands = [_command(request, worker) for worker in workers]
         if name in remote:
             mode = "run" if elastic is None else "serve"
             lines.append(shlex.join(request.ssh.command(name, mode)))
@@ -193,17 +197,23 @@ def _elastic_comments(elastic: Elastic) -> list[str]:
 
 def _slots(request: Request) -> list[Slot]:
     ours = request.method is Method.OWN
-    files = capacity.PIPES * (2 if request.output_directory else 1) if ours else 0
+    kept = capacity.OUTPUT_FILES if request.output_directory else 0
+    files = capacity.PIPES + kept if ours else 0
     capacity.require_room(request.hosts, request.processes, files=files)
     slots = assign_ranks(request.hosts, request.processes)
-    if request.interfaces and any(is_local(slot.hostname) for slot in slots):
-        network.require_interfaces(request.interfaces, present_interfaces())
+    names = [slot.hostname for slot in slots]
+    if request.elastic is not None:  # later it may use all of its hosts
+        names = [host.name for host in request.hosts]
+    interfaces = request.interfaces
+    has_effect = interfaces.by_flag or (interfaces.names and _remote(names))
+    if has_effect and any(map(is_local, names)):
+        interfaces.require(present_interfaces())
     return slots
 
 
-def _remote(slots: Sequence[Slot]) -> list[str]:
+def _remote(names: Iterable[str]) -> list[str]:
     """The hosts that are reached over ssh."""
-    return [name for name in dict.fromkeys(s.hostname for s in slots) if not is_local(name)]
+    return [name for name in dict.fromkeys(names) if not is_local(name)]
 
 
 def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> dict[str, str]:
@@ -215,7 +225,9 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
 
     own = identity.facts()
     cache = checks.cache_file(request.inherited) if request.use_cache else None
-    found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache)
+    # All ranks need the present address of rank 0's host, which may have another than an hour ago.
+    fresh = slots[0].hostname if slots[-1].hostname != slots[0].hostname else ""
+    found = checks.check_hosts(remote, request.ssh, request.start_timeout, cache, fresh)
     try:
         checks.require_alike(found, own["version"], request.interfaces)
     except LaunchError:
@@ -232,11 +244,11 @@ def _check(request: Request, slots: Sequence[Slot], remote: Sequence[str]) -> di
     return rendezvous.over_ssh(list(machines), own, found, request.interfaces)
 
 
-def _worker_command(request: Request, slot: Slot) -> str:
-    worker = environments.worker_environment(request.environment, slot)
+def _command(request: Request, environment: Mapping[str, str]) -> str:
+    """The job's command with the variables that did not exist before, or had other values."""
     changed = [
         f"{name}={value}"
-        for name, value in sorted(worker.items())
+        for name, value in sorted(environment.items())
         if name not in SECRETS and request.inherited.get(name) != value
     ]
     return shlex.join(["env", *changed, *request.command])
@@ -252,8 +264,10 @@ def _external(
     environment = environments.without_place(request.environment)
     if request.method is Method.JSRUN:
         jsrun.require_jsrun(environment)
+        if request.timestamps:
+            _tell("--prefix-output-with-timestamp has no effect with jsrun.")
     names = list(dict.fromkeys(slot.hostname for slot in slots))
-    environment |= rendezvous.by_names(names, request.interfaces, dry)
+    environment |= rendezvous.by_names(names, request.interfaces, dry=dry)
     if request.method is Method.MPIRUN:
         return _mpirun(request, environment), environment, ""
     content = ""
@@ -274,16 +288,16 @@ def _mpirun(request: Request, environment: Mapping[str, str]) -> list[str]:
     from hvdtune.launch.external import mpi
 
     flavour = mpi.detect_flavour(environment)
-    interfaces = request.interfaces
-    if not interfaces and all(is_local(host.name) for host in request.hosts):
-        interfaces = network.loopback_interfaces()
+    interfaces = chosen = request.interfaces.by_flag
+    if not chosen and all(is_local(host.name) for host in request.hosts):
+        interfaces = loopback_interfaces()
     job = mpi.MpiJob(
         command=request.command,
         hosts=request.hosts,
         processes=request.processes,
         environment=environment,
         interfaces=interfaces,
-        interfaces_chosen=bool(request.interfaces),
+        interfaces_chosen=bool(chosen),
         ssh_port=request.ssh.port,
         ssh_identity_file=request.ssh.identity_file,
         tcp=request.tcp,

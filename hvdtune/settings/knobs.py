@@ -420,8 +420,9 @@ _TABLE = (
     ),
     Knob(
         "tcp", "NCCL_IB_DISABLE", "bool", False,
-        "Use TCP only, no InfiniBand.",
-        flags=("--tcp",), inert="between hosts, this version uses nothing but TCP",
+        "NCCL's own setting: use no InfiniBand. CPU tensors use TCP between hosts anyway, unless "
+        "MPI carries them.",
+        flags=("--tcp",), between_hosts=True, on_gpus=True,
     ),
     Knob(
         "controller", "HOROVOD_CONTROLLER", "choice", None,

@@ -94,7 +94,7 @@ def test_the_command(tmp_path):
     command = [*job, sys.executable, "-m", module, str(configfile), "--timeout", "50"]
     with subprocess.Popen(
         command,
-        env=clean_environment({**QUIET, "HOROVOD_GLOO_IFACE": "lo"}),
+        env=clean_environment({**QUIET, "HOROVOD_GLOO_IFACE": ", lo"}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -94,6 +94,12 @@ def test_barrier_has_no_bandwidth() -> None:
     assert row[6:9] == ["N/A", "N/A", "0"]
 
 
+def test_ranks_are_on_this_machine_also_within_lsf() -> None:
+    words = ("--np", "2", "--op", "barrier", "--iters", "5")
+    printed, _ = bench(*words, LSB_JOBID="1", LSB_MCPU_HOSTS="far.invalid 8")
+    assert len(rows(printed)) == 1
+
+
 def test_one_rank_and_no_check() -> None:
     arguments = ("--np", "1", "-e", "64", "--iters", "2", "--no-check", "--workload", "none")
     printed, _ = bench(*arguments)

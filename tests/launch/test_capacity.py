@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -82,7 +83,7 @@ class Machine:
         monkeypatch.setattr(capacity, "_number", self._number)
         monkeypatch.setattr(capacity, "_groups", lambda *_: [folder, folder.parent])
         monkeypatch.setattr(capacity, "_threads_of_all", lambda: 100)
-        monkeypatch.setattr(capacity, "_free_memory", lambda: None)
+        monkeypatch.setattr(capacity, "free_memory", lambda **_: None)
         monkeypatch.setattr(capacity.resource, "getrlimit", self._limit)
 
     def _number(self, path: object) -> int | None:
@@ -146,7 +147,7 @@ def test_root_is_not_bound_by_it(machine, monkeypatch):
 
 
 def test_memory(machine, monkeypatch):
-    monkeypatch.setattr(capacity, "_free_memory", lambda: 2**30)
+    monkeypatch.setattr(capacity, "free_memory", lambda **_: 2**30)
     assert 2**30 // (1 << 20) < can_hold() < 2**30 // (100 << 10)
 
 
@@ -159,7 +160,15 @@ def test_the_control_groups_memory(tmp_path, monkeypatch, most, used):
     (tmp_path / used).write_text("900000\n")
     (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 50000\n")
     monkeypatch.setattr(capacity, "_groups", lambda *_: [tmp_path])
-    assert capacity._free_memory() == 150000
+    assert capacity.free_memory() == 150000
+
+
+def test_swap_counts_on_request(tmp_path, monkeypatch):
+    (tmp_path / "meminfo").write_text("MemAvailable: 3 kB\nSwapTotal: 9 kB\nSwapFree: 4 kB\n")
+    monkeypatch.setattr(capacity, "Path", lambda _: tmp_path / "meminfo")
+    monkeypatch.setattr(capacity, "_groups", lambda *_: [])
+    assert capacity.free_memory() == 3 * 1024
+    assert capacity.free_memory(swap=True) == 7 * 1024
 
 
 def test_other_hosts_are_not_judged_by_this_one(machine):
@@ -175,6 +184,37 @@ def test_more_files_are_opened_where_that_is_allowed_and_the_ranks_know_nothing_
     )
     assert ended.returncode == 0, ended.stderr
     assert [line.partition(":")[2] for line in ended.stdout.splitlines()] == ["100"] * 60
+
+
+def test_so_are_those_for_ranks_of_another_host(tmp_path):
+    """Their output goes to files here: 80 of them, more than the limit at first."""
+    client = tmp_path / "fake-ssh"
+    client.write_text('#!/bin/bash\nexec bash -c "${!#}"\n')
+    client.chmod(0o755)
+    environment = {"HVDTUNE_SSH_COMMAND": str(client), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    tool = hvdtune_command("run", "-np", "40", "-H", "far1:40", "--output-filename", "out", "true")
+    ended = subprocess.run(
+        ["sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", *tool], env=clean_environment(environment),
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert len([*(tmp_path / "out").glob("rank.*/stdout")]) == 40
+
+
+def test_files_that_are_open_already_count(monkeypatch):
+    """Those of `hvdtune.run`, for example: a file for each rank's result."""
+    limits = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(open(os.devnull))
+        there = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(capacity.resource, "getrlimit", lambda _: (64, 10**6))
+        monkeypatch.setattr(capacity.resource, "setrlimit", lambda _, new: limits.append(new))
+        assert capacity.allow_files(1000) == (64, 10**6)
+        monkeypatch.undo()
+    [(soft, hard)] = limits
+    assert there + 1000 <= soft <= there + 1100
+    assert hard == 10**6
 
 
 # ---- a rank that there is no room for ----

@@ -154,6 +154,14 @@ def test_what_works_between_hosts_is_of_no_effect_on_one():
     assert choose(flags, None, {}, one_host=True).notices == []
 
 
+def test_tcp_is_for_nccl_between_hosts():
+    flags = {"tcp": ("--tcp", True)}
+    choice = choose(flags, None, {})
+    assert (choice.notices, choice.variables()) == ([], {"NCCL_IB_DISABLE": "1"})
+    alone = choose(flags, None, {}, one_host=True)
+    assert alone.notices == ["--tcp has no effect: all ranks are on one host."]
+
+
 def test_a_starting_point_fixes_nothing_and_wins_over_the_default_only(config):
     file = read_config_file(config("autotune: {enabled: true, start: {cycle_time_ms: 100}}\n"))
     choice = choose({"fusion_threshold": ("--fusion-threshold-mb", 0)}, file, {})

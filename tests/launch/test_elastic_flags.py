@@ -20,6 +20,7 @@ import hvdtune
 from hvdtune.cli.main import main
 from hvdtune.launch import start as starting
 from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.remote.interfaces import FLAG
 
 MEMBER = Path(__file__).parents[1] / "rank_programs" / "elastic_member.py"
 DONE = json.dumps(
@@ -151,6 +152,46 @@ def test_what_has_no_effect_is_said(asked, words, expected):
     assert expected in said
 
 
+def test_an_elastic_job_may_grow_beyond_one_host(asked):
+    flags = ["-np", "2", "--min-np", "1", "--tcp", "--hierarchical-allreduce"]
+    assert asked(*flags, "-H", "localhost:2,far1:2", "true")[1:] == (0, "")
+    _, status, said = asked(*flags, "-H", "localhost:2", "true")
+    assert status == 0
+    assert said.count("has no effect: all ranks are on one host") == 2
+
+
+def test_interfaces_by_flag_or_variable(asked, monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "ib0, eth0")
+    job = ["-np", "2", "--min-np", "1"]
+    for flags, found, setting in (
+        (SCRIPT, ["ib0", "eth0"], "HOROVOD_GLOO_IFACE"),
+        (["-H", "localhost:2,far1:2"], ["ib0", "eth0"], "HOROVOD_GLOO_IFACE"),
+        ([*SCRIPT, "--network-interface", "lo"], ["lo"], "--network-interfaces"),
+        (["-H", "localhost:2"], [], "HOROVOD_GLOO_IFACE"),
+    ):
+        request, status, said = asked(*job, *flags, "true")
+        assert (status, said) == (0, "")
+        assert request.interfaces == (found, setting)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "flags", "variable", "setting"),
+    [
+        ("localhost:2,far1.invalid:2", [], "eth77", "HOROVOD_GLOO_IFACE"),
+        ("far1.invalid:2,localhost:2", [FLAG, "eth77"], "lo", FLAG),
+    ],
+)
+def test_an_interface_is_for_hosts_too_that_an_elastic_job_uses_later(
+    tmp_path, hosts, flags, variable, setting
+):
+    words = ["run", "-np", "2", "--min-np", "1", "-H", hosts, *flags, "true"]
+    ended = launch(tmp_path, words, env={"HOROVOD_GLOO_IFACE": variable})
+    assert (ended.status, ended.stdout) == (2, "")
+    beginning = f"hvdtune run: {setting}: this host has no interface 'eth77'; it has "
+    assert ended.stderr.startswith(beginning)
+    assert ended.stderr.count("\n") == 1
+
+
 def test_fixed_hosts_with_too_few_slots(tmp_path):
     ended = launch(tmp_path, ["run", "-np", "4", "--min-np", "2", "-H", "localhost:3", "true"])
     assert ended.status == 2
@@ -162,12 +203,16 @@ def test_help_and_dry_run(tmp_path):
     for flag in ("--min-np", "--max-num-proc", "--slots", "--elastic-timeout", "--spares"):
         assert flag in said
     words = ["run", "-np", "2", "--dry-run"]
-    ended = launch(tmp_path, [*words, "--host-discovery-script", "./d 'x'", "python", "t.py"])
-    assert ended.stdout == (
-        "# elastic: starts with 2 slots, goes on with 2, uses all there are\n"
-        "# hosts, every second: ./d 'x'\n"
-        "env HOROVOD_ELASTIC=1 python t.py\n"
-    )
+    script = ["--host-discovery-script", "./d 'x'", "--cycle-time-ms", "7"]
+    ended = launch(tmp_path, [*words, *script, "A=1", "python", "t.py"])
+    *comments, command = ended.stdout.splitlines()
+    assert comments == [
+        "# elastic: starts with 2 slots, goes on with 2, uses all there are",
+        "# hosts, every second: ./d 'x'",
+    ]
+    assert command.startswith("env ")
+    assert command.endswith(" python t.py")
+    assert {"A=1", "HOROVOD_CYCLE_TIME=7.0", "HOROVOD_ELASTIC=1"} <= set(command.split())
     ended = launch(tmp_path, [*words, "--min-np", "1", "--max-np", "3", "-H", "localhost:4", "t"])
     lines = ended.stdout.splitlines()
     assert lines[0] == "# elastic: starts with 2 slots, goes on with 1, uses 3 at most"

@@ -91,3 +91,12 @@ def test_ranks_on_several_hosts_are_told_where_rank_0_is(lsf):
 def test_ranks_on_one_host_need_no_address(lsf):
     _, told = lsf("true")
     assert told[3:] == [None, False]
+
+
+def test_what_jsrun_cannot_do_is_said(lsf):
+    ended, told = lsf("--prefix-output-with-timestamp", "true")
+    assert ended.returncode == 6
+    assert ended.stderr == (
+        "hvdtune run: --prefix-output-with-timestamp has no effect with jsrun.\n"
+    )
+    assert told[0][2:] == ["true"]

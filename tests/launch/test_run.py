@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -64,6 +65,15 @@ def test_slurm_says_where_and_how_many(tmp_path):
     ended = launch(tmp_path, ["run", "true"], env={**slurm, "SLURM_JOB_NODELIST": "n[1-"})
     assert ended.status == 2
     assert ended.stderr == "hvdtune run: the list of nodes 'n[1-' has a '[' without ']'.\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["-np", "2"], ["-np", "2", "--min-np", "1"]])
+def test_lsf_says_where_also_with_np(tmp_path, flags):
+    lsf = {"LSB_JOBID": "1", "LSB_MCPU_HOSTS": "far1 1 far2 1"}
+    ended = launch(tmp_path, ["run", *flags, "--dry-run", "true"], env=lsf)
+    assert ended.status == 0, ended.stderr
+    there = [line.split()[2] for line in ended.stdout.splitlines() if line.startswith("# on ")]
+    assert there == ["far1:", "far2:"]
 
 
 def test_workers_of_a_job_share_a_name_and_a_key_that_other_jobs_do_not_have(tmp_path):
@@ -292,6 +302,12 @@ def test_variables_before_the_command_as_horovodrun_takes_them(tmp_path, words, 
     ended = launch(tmp_path, ["run", "-n", "2", *command])
     assert (ended.status, ended.stderr) == (0, "")
     assert sorted(ended.stdout.splitlines()) == [f"[{rank}]<stdout>:{found}" for rank in range(2)]
+
+
+def test_a_dry_run_shows_the_variables_before_the_command(tmp_path):
+    variables = ["A=x y", "HOROVOD_CYCLE_TIME=3"]
+    ended = launch(tmp_path, ["run", "--dry-run", "-np", "1", *variables, "true"])
+    assert set(variables) <= set(shlex.split(ended.stdout))
 
 
 def test_a_malformed_variable_is_found_before_anything_is_started(tmp_path):

@@ -275,7 +275,14 @@ OTHER = 'bash -c "$command" | sed {}'
             OTHER.format('\'s/"version": "[^"]*/"version": "9.9/\''),
             "host far1 has hvdtune 9.9, this one",
         ),
-        ("exit 127", "host far1: there is no Python"),
+        (
+            r'PATH=/nowhere exec /bin/bash -c "${command//\/python/-no-}"',
+            "host far1: there is no Python: neither this one's path nor python3 nor python.",
+        ),
+        (
+            "echo 'fake-ssh: autossh: not found' >&2; exit 127",
+            "host far1: ssh ended with status 127 (fake-ssh: autossh: not found)",
+        ),
         (
             "echo 'hvdtune cannot be imported by /usr/bin/python3: No module named hvdtune' >&2;"
             "exit 3",
@@ -284,7 +291,7 @@ OTHER = 'bash -c "$command" | sed {}'
         ("echo Welcome; exit 0", "host far1: ssh ended with status 0 (it said nothing)"),
         ("exec sleep 600", "host far1: it did not answer within 2 s (HOROVOD_START_TIMEOUT)"),
     ],
-    ids=["versions", "python", "hvdtune", "noise", "silence"],
+    ids=["versions", "python", "wrapper", "hvdtune", "noise", "silence"],
 )
 def test_what_is_not_as_it_should_be_there_is_one_sentence(tmp_path, body, words):
     arguments = ["run", "-np", "2", "-H", "far1:1,far2:1", "--start-timeout"]
@@ -402,7 +409,7 @@ def test_hosts_are_asked_once_an_hour_unless_told_not_to_remember(tmp_path, by_s
         return server.logins() - before
 
     assert logins() == 4  # to ask, and to run
-    assert logins() == 2
+    assert logins() == 3  # the host of rank 0 is always asked
     assert logins("--disable-cache") == 4
     [file] = (tmp_path / "cache/hvdtune").iterdir()
     content = json.loads(file.read_text())
@@ -412,7 +419,64 @@ def test_hosts_are_asked_once_an_hour_unless_told_not_to_remember(tmp_path, by_s
     assert logins() == 4
     file.write_text("no JSON")
     assert logins() == 4
-    assert logins() == 2
+    assert logins() == 3
+
+
+# Every host is a machine of its own, and is asked at the address in a file.
+MACHINES = r"""
+if [[ $command != *facts ]]; then exec bash -c "$command"; fi
+echo $host >> asked
+export SSH_CONNECTION="192.0.2.1 4711 $(cat address) 22"
+bash -c "$command" | sed "s#\"machine\": \"#&$host#"
+"""
+SHOW_PLACE = 'echo "$HOROVOD_GLOO_RENDEZVOUS_ADDR $HOROVOD_GLOO_IFACE $NCCL_SOCKET_IFNAME"'
+
+
+def run_on_machines(folder, *flags, hosts="far1:1,far2:1", **variables):
+    """A job of two ranks that say where they meet."""
+    environment = {**fake_ssh(folder, MACHINES), **variables}
+    return launch(
+        folder, ["run", "-np", "2", "-H", hosts, *flags, "sh", "-c", SHOW_PLACE], env=environment
+    )
+
+
+def test_the_address_of_rank_0s_host_may_change_within_the_hour(tmp_path):
+    for address, asked in (("192.0.2.7", ["far1", "far2"]), ("192.0.2.8", ["far1"])):
+        (tmp_path / "address").write_text(address)
+        (tmp_path / "asked").write_text("")
+        ended = run_on_machines(tmp_path)
+        assert ended.status == 0, ended.stderr
+        lines = [f"[{rank}]<stdout>:{address}  " for rank in range(2)]
+        assert sorted(ended.stdout.splitlines()) == lines
+        assert sorted((tmp_path / "asked").read_text().split()) == asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable", "told"),
+    [
+        (["--network-interfaces", "lo"], {}, "lo lo"),
+        (["--network-interfaces", "lo"], {"HOROVOD_GLOO_IFACE": "eth77"}, "lo lo"),
+        ([], {"HOROVOD_GLOO_IFACE": "lo"}, "lo eth7"),
+    ],
+)
+def test_interfaces_by_flag_or_variable_decide_on_rank_0s_address(tmp_path, flags, variable, told):
+    """The flag is for NCCL, too."""
+    (tmp_path / "address").write_text("192.0.2.7")
+    ended = run_on_machines(tmp_path, *flags, NCCL_SOCKET_IFNAME="eth7", **variable)
+    assert ended.status == 0, ended.stderr
+    lines = [f"[{rank}]<stdout>:127.0.0.1 {told}" for rank in range(2)]
+    assert sorted(ended.stdout.splitlines()) == lines
+
+
+def test_an_interface_of_the_variable_is_missed_only_between_hosts(tmp_path):
+    (tmp_path / "address").write_text("192.0.2.7")
+    ended = run_on_machines(tmp_path, HOROVOD_GLOO_IFACE="eth77")
+    assert (ended.status, ended.stdout) == (2, "")
+    beginning = "hvdtune run: HOROVOD_GLOO_IFACE: host far1 has no interface 'eth77'; it has "
+    assert ended.stderr.startswith(beginning)
+    assert ended.stderr.count("\n") == 1
+    alone = run_on_machines(tmp_path, hosts="far1:2", HOROVOD_GLOO_IFACE="eth77")
+    assert alone.status == 0, alone.stderr
 
 
 def test_what_was_mended_is_not_refused_for_what_is_remembered(tmp_path):

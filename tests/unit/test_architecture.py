@@ -32,7 +32,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "torch": {"core", "elastic", "faces", "settings"},
     "jax": {"arrays", "core", "faces"},
     "mxnet": {"core", "faces"},
-    "lightning": {"torch"},
+    "lightning": {"faces", "torch"},
     "ray": {"core", "launch", "settings"},
     "compute_service": {"core"},
     "tensorflow": {"arrays", "compute_service", "core", "elastic", "faces", "settings"},
@@ -121,7 +121,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("horovod_runner", "common", "torch", "lightning", "keras"),
     ),
     "bench": (
-        *("machine", "cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
+        *("cuda", "pattern", "arrays", "collectives", "sizes", "memory", "metrics"),
         *("plan", "timing", "workloads", "report", "worker", "runner"),
     ),
 }
@@ -180,7 +180,9 @@ NATIVE_ROOMS: dict[str, set[str]] = {
     "collective/hierarchy": {"collective", "collective/kernels", "collective/shm"},
     "collective/gpu": {"collective", "transport/meeting", "device", "device/kernels"},
     "engine/job": {"transport/arena", "transport/meeting", "observe/status"},
-    "engine/operation": {"collective/shm", "transport/arena", "device", "device/libraries"},
+    "engine/operation": {
+        *("collective/kernels", "collective/shm", "transport/arena", "device", "device/libraries"),
+    },
     "engine/execution": {
         *("collective", "collective/gpu", "collective/kernels", "collective/shm"),
         *("engine/job", "engine/operation", "device/kernels", "observe/trace"),
@@ -359,8 +361,8 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def test_every_face_passes_the_conformance_tests():
     faces = {part: part for part in PYTHON_LAYERS} | {"arrays": "numpy"}
-    # Keras has no operations of its own: those of its backends' faces.
-    own = {part for part, may in PYTHON_LAYERS.items() if "faces" in may} - {"keras", "_alias"}
+    # Keras and Lightning have no operations of their own: those of the faces on which they stand.
+    own = {part for part, may in PYTHON_LAYERS.items() if "faces" in may} - {"keras", "lightning", "_alias"}
     for part in sorted(own):
         assert (ROOT / f"tests/conformance/test_{faces[part]}_face.py").exists(), part
 

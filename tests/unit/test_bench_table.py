@@ -15,6 +15,7 @@ from hvdtune.bench.report import advice, exports, page, results, table
 from hvdtune.bench.report.progress import Display
 from hvdtune.bench.report.results import Report, SweepRow, WorkloadRow
 from hvdtune.cli import bench as cli
+from hvdtune.launch.allocation import capacity
 
 MIB = 1 << 20
 CURVE = MemoryCurve(2, (MemoryPoint(MIB, 40e9, 120e9), MemoryPoint(64 * MIB, 15e9, 50e9)))
@@ -214,6 +215,16 @@ def test_an_empty_range_of_sizes_ends_with_one_sentence(capsys):
     cli.add_arguments(parser)
     assert cli.run(parser.parse_args(["-b", "8", "-e", "4"])) == 2
     assert "-e 4 is below -b 8" in capsys.readouterr().err
+
+
+def test_models_that_the_control_group_has_no_memory_for_are_left_out(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    (tmp_path / "memory.current").write_text("0\n")
+    monkeypatch.setattr(capacity, "_groups", lambda *_: [tmp_path])
+    report = make_report(ranks=4)
+    assert cli._fitting(("vgg16", "tiny"), report) == ("tiny",)
+    (note,) = report.notes
+    assert note.startswith("VGG-16 is left out: 4 ranks need about 2.8 GB of memory, ")
 
 
 def test_help_names_every_flag_of_the_contract(capsys):

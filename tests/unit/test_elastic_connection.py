@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -259,10 +260,11 @@ def alone(monkeypatch, driver) -> ElasticDriver:
     fresh = {
         "_connection": None, "_place": None, "_has_finished": False, "_joins_late": False,
         "_function": "", "_comes_back": False, "_reason": messages.START, "_why": WHY,
+        "_before": {},
     }  # fmt: skip
     for name, value in fresh.items():
         monkeypatch.setattr(member, name, value)
-    for name in ("RANK", "SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE"):
+    for name in ("RANK", "SIZE", "GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"):
         monkeypatch.setenv(f"HOROVOD_{name}", "of the generation before")
     for name, value in driver.environment("p0").items():
         monkeypatch.setenv(name, value)
@@ -286,15 +288,13 @@ def test_a_place_is_set_in_the_environment(alone):
     assert member.is_elastic()
     assert not member.is_connected()
     connect(alone, identity="p1")
-    thread = answering(
-        alone, lambda: alone.place(1, ["p1", "p0"], newcomers=["p0"], HOROVOD_GLOO_IFACE=None)
-    )
+    thread = answering(alone, lambda: alone.place(1, ["p1", "p0"], newcomers=["p0"]))
     place = member.take_place()
     thread.join()
     assert place is member.place()
     assert os.environ["HOROVOD_RANK"] == "1"
     assert os.environ["HVDTUNE_JOB_ID"] == f"{alone.job}-1"
-    for name in ("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT", "GLOO_IFACE"):
+    for name in ("GLOO_RENDEZVOUS_ADDR", "GLOO_RENDEZVOUS_PORT"):
         assert f"HOROVOD_{name}" not in os.environ
     assert not member.joins_late()
     member.has_finished()
@@ -303,6 +303,21 @@ def test_a_place_is_set_in_the_environment(alone):
     alone.wait_for("finished", "p0")
     assert not alone.said("finished")
     assert member.is_finished()
+
+
+@pytest.mark.parametrize("own", ["eth7", None])
+def test_what_a_meeting_sets_is_afterwards_as_the_user_had_it(alone, monkeypatch, own):
+    name = "NCCL_SOCKET_IFNAME"
+    monkeypatch.setenv(name, "")  # restored after the test
+    if own is None:
+        del os.environ[name]
+    else:
+        os.environ[name] = own
+    for generation, told in enumerate((None, "ib0", None, "ib0", None), 1):
+        thread = answering(alone, partial(alone.place, generation, ["p0"], **{name: told}))
+        member.take_place()
+        thread.join()
+        assert os.environ.get(name) == (told or own)
 
 
 def test_an_elastic_function_that_begins_again_is_told(alone):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvdtune import _native
+from hvdtune.launch.elastic import job
 from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
 from hvdtune.launch.errors import LaunchError
 
@@ -34,3 +35,14 @@ def test_spares_need_a_most(spares, words):
 
 def test_the_most_processes_are_those_the_engine_connects():
     assert MOST_PROCESSES == _native.MAX_RANKS
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [(Limits(2, 2), MOST_PROCESSES), (Limits(2, 2, 300), 300), (Limits(2, 2, 300, spares=9), 309)],
+)
+@pytest.mark.parametrize(("folder", "each"), [(None, 4), ("out", 6)])
+def test_the_driver_may_open_files_for_all_processes(limits, most, folder, each):
+    """On each of as many hosts: its connection, the pipes of ssh, perhaps files of output."""
+    spec = job.ElasticSpec(["true"], {}, limits, output_directory=folder)
+    assert job._most_files(spec) == each * most

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from hvdtune.core.driver import messages
-from hvdtune.launch.allocation.hosts import Host
+from hvdtune.core.libraries import network
+from hvdtune.launch.allocation.hosts import Host, Slot
 from hvdtune.launch.elastic.driver.driver import Driver
 from hvdtune.launch.elastic.driver.errands import Outcome, _Errand
 from hvdtune.launch.elastic.driver.processes import Processes, Program, Reach
@@ -26,7 +28,9 @@ from hvdtune.launch.local.relay import Relay
 from hvdtune.launch.remote import connection as remote
 from hvdtune.launch.remote import identity
 from hvdtune.launch.remote.frames import MARK, FrameReader, Kind, encode
+from hvdtune.launch.remote.interfaces import Interfaces
 from hvdtune.launch.remote.ssh import Ssh
+from hvdtune.launch.worker import Worker
 from hvdtune.launch.workers import Workers
 
 FAR = "192.0.2.1"  # no host has this address
@@ -44,7 +48,7 @@ class Client:
         self._reader = FrameReader()
         os.set_blocking(hears, False)
 
-    def introduce(self, **changes: str) -> None:
+    def introduce(self, **changes: object) -> None:
         facts = {**identity.facts(), "machine": "another", **changes}
         self._says.write(MARK + encode(Kind.FACTS, 0, json.dumps(facts).encode()))
 
@@ -70,9 +74,9 @@ class Client:
 
 
 class Job:
-    """A job whose only host is FAR; a failure costs the process, not the host."""
+    """A job on FAR, and later perhaps others; a failure costs the process, not the host."""
 
-    def __init__(self, slots: int, health_check: str | None) -> None:
+    def __init__(self, slots: int, reach: Reach) -> None:
         self.clients: list[Client] = []
         self.errands: list[SimpleNamespace] = []
         self.said: list[str] = []
@@ -83,7 +87,7 @@ class Job:
         )  # fmt: skip
         processes = Processes(
             Program(["train"], {}, None, "--output-filename", 1, (), False),
-            Reach(Ssh(), (), health_check, 10.0),
+            reach,
             SimpleNamespace(run=self._run_errand),
             self._driver,
             self.said.append,
@@ -91,10 +95,10 @@ class Job:
         )
         self._driver.starter = processes
         relay = Relay(self._selector, lambda: False, lambda: None)
-        self._workers = processes.workers = Workers(self._selector, relay, processes, False)
+        self.workers = processes.workers = Workers(self._selector, relay, processes, False)
 
-    def start(self, slots: int) -> None:
-        self._driver.hosts([Host(FAR, slots)])
+    def start(self, slots: int, *others: Host) -> None:
+        self._driver.hosts([Host(FAR, slots), *others])
 
     def popen(self, *_words: object, **_options: object) -> Client:
         self.clients.append(Client())
@@ -110,10 +114,14 @@ class Job:
         deadline = time.monotonic() + 20
         while not (value := condition()):
             assert time.monotonic() < deadline, self.said
-            self._workers.register_input()
+            self.workers.register_input()
             for key, _ in self._selector.select(0.02):
                 key.data()
         return value
+
+    def refusals(self) -> list[str]:
+        """What has been said of processes that could not be started."""
+        return [line for line in self.said if "could not be started" in line]
 
     def second_client(self) -> Client:
         """The one that the launcher starts when the first has ended."""
@@ -131,8 +139,9 @@ class Job:
 def job_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def make(slots: int, health_check: str | None = None) -> Job:
-        job = Job(slots, health_check)
+    def make(slots: int, health_check: str | None = None, variable: Sequence[str] = ()) -> Job:
+        named = Interfaces(variable, network.INTERFACES)
+        job = Job(slots, Reach(Ssh(), named, health_check, 10.0))
         jobs.append(job)
         clients = SimpleNamespace(Popen=job.popen, PIPE=subprocess.PIPE)
         monkeypatch.setattr(remote, "subprocess", clients)
@@ -173,6 +182,53 @@ def test_a_host_that_is_unfit_is_one_failure(job_of):
     assert job.until(second.identities) == [f"{FAR}[0].1"]
     [said] = job.said
     assert said.startswith(f"{REFUSED}host {FAR} has hvdtune 9.9, this one ")
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ("eth0", f"host {FAR} has no interface 'eth77'; it has eth0."),
+        ("eth77", f"on host {FAR} none of eth77 has an address that other hosts can use."),
+    ],
+)
+def test_a_host_without_an_interface_is_told_what_has_named_it(job_of, there, words):
+    job = job_of(1, variable=["eth77"])
+    job.clients[0].introduce(interfaces=[there], addresses={})
+    job.second_client()
+    assert job.said == [f"{REFUSED}HOROVOD_GLOO_IFACE: {words}"]
+
+
+HERE = Host("localhost", 1)
+APART = (
+    r"\[0\] \(started as rank \d\) could not be started: HOROVOD_GLOO_IFACE: the launcher's host "
+    r"has no interface 'eth77'; it has .*; it cannot share a job with other hosts\.$"
+)
+
+
+def test_a_launchers_host_without_an_interface_gets_nothing_while_others_train(job_of):
+    job = job_of(1, variable=["eth77"])
+    [far] = job.clients
+    far.introduce(interfaces=["eth77"], addresses={"eth77": FAR})
+    assert job.until(far.identities) == [f"{FAR}[0].0"]
+    job.start(1, HERE)
+    assert re.match(f"localhost{APART}", job.refusals()[0])
+    assert [worker.slot.hostname for worker in job.workers.running()] == [FAR]
+
+
+def test_others_get_nothing_while_a_launchers_host_without_an_interface_trains(job_of, monkeypatch):
+    job = job_of(1, variable=["eth77"])
+
+    def start(number: int, slot: Slot, *_: object) -> None:
+        job.workers.all[number] = Worker(number, slot)
+
+    monkeypatch.setattr(job.workers, "start", start)
+    job.start(1, HERE)
+    [far] = job.clients
+    far.introduce(interfaces=["eth77"], addresses={"eth77": FAR})
+    refused = job.until(job.refusals)
+    assert re.match(f"{re.escape(FAR)}{APART}", refused[0])
+    assert far.identities() == []
+    assert [worker.slot.hostname for worker in job.workers.running()] == ["localhost"]
 
 
 def test_a_health_check_that_fails_is_one_failure(job_of):

@@ -272,6 +272,46 @@ def test_an_mpijob_of_version_1(capsys):
     assert "command" not in worker
 
 
+def test_version_1_takes_only_open_mpi(capsys):
+    line = "--name d --image i --slots 1 --api-version v1 --mpi"
+    assert main(["k8s", "mpijob", *line.split(), "mpich", "true"]) == 2
+    assert "--mpi mpich: with --api-version v1" in capsys.readouterr().err
+    assert faults(mpijob(capsys, f"{line} openmpi true"), "MPIJobV1") == []
+
+
+def test_a_flag_may_need_what_a_variable_says(capsys):
+    line = (
+        "--name d --image i --workers 2 --slots 1 -e HOROVOD_AUTOTUNE=1 -e HOROVOD_TIMELINE=t.json "
+        "--autotune-warmup-samples 7 --timeline-mark-cycles true"
+    )
+    launcher, _ = pods_of(mpijob(capsys, line))
+    assert variables_of(launcher) == {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "7",
+        "HOROVOD_TIMELINE": "t.json",
+        "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+    }
+
+
+ON_ONE_HOST = "--hierarchical-allreduce has no effect: all ranks are on one host."
+NOTICES = [
+    ("mpijob", "--autotune-log-file x", "--autotune-log-file has no effect without --autotune."),
+    ("mpijob", "--hierarchical-allreduce", ON_ONE_HOST),
+    ("trainjob", "--hierarchical-allreduce", ON_ONE_HOST),
+    ("trainjob", "--hierarchical-allreduce --workers 2", ""),
+    ("mpijob", "--hierarchical-allreduce --min-workers 1 --max-workers 2", ""),
+]
+
+
+@pytest.mark.parametrize(("kind", "flags", "notice"), NOTICES)
+def test_what_has_no_effect_is_said(capsys, kind, flags, notice):
+    line = f"k8s {kind} --name d --image i --slots 2 {flags} true"
+    assert main(line.split()) == 0
+    told = capsys.readouterr()
+    assert told.err == (f"hvdtune k8s: {notice}\n" if notice else "")
+    assert "kind: " in told.out
+
+
 def test_a_trainjob_with_a_runtime(capsys):
     runtime, job = printed(capsys, f"--workers 3 {FLAGS}", "trainjob")
     assert job["metadata"] == {"name": "digits", "namespace": "ml"}
@@ -316,6 +356,11 @@ MISTAKES = [
     ("--name d --image i --slots 1 --cpus many true", "--cpus is 'many'"),
     ("--name d --image i --slots 1 -e A true", "-e A: give NAME=VALUE"),
     ("--name d --image i --slots 1 -e 1A=2 true", "-e 1A: this is not the name"),
+    ("--name d --image i --slots 1 -e HOROVOD_CYCLE_TIME=x true", "HOROVOD_CYCLE_TIME is 'x'"),
+    (
+        "--name d --image i --slots 1 -e HOROVOD_CYCLE_TIME=3 --cycle-time-ms 2 true",
+        "-e HOROVOD_CYCLE_TIME: --cycle-time-ms gives this variable, too",
+    ),
     ("--name d --image i --slots 65 true", "--slots is 65; at most 64"),
     ("--name d --image i --slots 64 --workers 17 true", "are 1088 processes; at most 1024"),
     ("--image i --slots 2 true", "--name"),

@@ -35,6 +35,11 @@ from hvdtune.settings import knobs
 
 TEXT = "hvdtune1,20123,0123456789abcdef,10.0.0.1"
 MPIRUN = {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "first", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "run",
+    "HVDTUNE_SECRET": "key",
+}  # fmt: skip
 
 
 def seeker(
@@ -570,6 +575,42 @@ def test_what_the_user_sets_wins(told: list[str]) -> None:
     assert find(of_mpirun(1, HVDTUNE_SECRET="key")) == ("10.0.0.1", 20123, "key", ())
     places._told.clear()
     assert find(of_mpirun(1, **address)) == ("a", 7, "0123456789abcdef", ())
+
+
+def test_rank_0_tells_the_addresses_of_the_interfaces_that_are_named(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "ipv4_address", {"ib0": "10.1.0.1", "eth0": "10.0.0.1"}.get)
+    find(of_mpirun(0, HOROVOD_GLOO_IFACE="ib0, eth0"))
+    assert place.read(told[0]).addresses == ("10.1.0.1", "10.0.0.1")
+
+
+def nothing_works(seeker: Seeker, text: str) -> tuple[str, str]:
+    raise Failed("nothing works")
+
+
+def test_of_named_interfaces_the_launchers_address_is_the_last_resort(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 listens only there: perhaps the address belongs to another interface."""
+    usual = find(TORCHRUN)
+    assert usual.host == "first"
+    chosen = {**TORCHRUN, "HOROVOD_GLOO_IFACE": "eth0"}
+    assert told == []
+    assert find(chosen) == ("10.0.0.1", 20123, "key", ())
+    monkeypatch.setattr(means, "exchange", nothing_works)
+    for rank in "01":
+        places._told.clear()
+        assert find({**chosen, "RANK": rank}) == usual
+    places._told.clear()
+    with pytest.raises(ValueError, match=r"\(nothing works\): set HVDTUNE_SECRET to the same"):
+        find({**chosen, "HVDTUNE_SECRET": ""})
+    monkeypatch.setattr(means, "MEANS", (one("PMIx", "is absent", ""),))
+    assert places.explain(chosen) == (
+        True,
+        "rank 0's address is the launcher's, and the key is in the environment (PMIx: is absent)",
+    )
+    assert places.explain({**chosen, "HVDTUNE_SECRET": ""}) == (False, "PMIx: is absent")
 
 
 def test_a_communicator_tells_its_processes(told: list[str]) -> None:

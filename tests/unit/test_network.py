@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.core.libraries import network
+from hvdtune.core import job
+from hvdtune.core.libraries import data_plane, network
 from hvdtune.core.meeting import addresses
 from hvdtune.core.topology import detect
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.remote import interfaces, rendezvous
+from hvdtune.launch.remote.interfaces import FLAG, Interfaces
+from hvdtune.settings import knobs
 
 HOROVOD = {
     "HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "2",
@@ -81,6 +84,21 @@ def test_azure_says_it() -> None:
     assert found.port != 6000
 
 
+@pytest.mark.parametrize("environ", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_a_launchers_address_may_not_be_on_the_interfaces_that_the_user_names(
+    environ: dict[str, str],
+) -> None:
+    chosen = {**environ, "HOROVOD_GLOO_IFACE": "ib0"}
+    usual = place(environ)
+    assert usual is not None
+    assert place(chosen) is None
+    assert network.launchers_place(chosen, detect(chosen), "key") == usual, "the last resort"
+    assert network.launchers_place(chosen, detect(chosen), None) is None
+    assert place({**chosen, **ADDRESS}) == ("10.0.0.1", 4711, "key", ())
+    text = str(network.absence(chosen, detect(chosen), None, "PMIx: the reason"))
+    assert ": set HVDTUNE_SECRET to the same random text, for all processes" in text
+
+
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [("a", "a"), ("a,b", "a"), ("gpu[07-09,12],cpu1", "gpu07"), ("n[3,5]-ib", "n3-ib"),
@@ -141,10 +159,10 @@ THERE = {
 
 def test_rank_0_is_where_ssh_goes_or_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "is_local", lambda address: address == "10.0.0.1")
-    found = rendezvous.over_ssh(["here", "there"], OWN, {"there": THERE}, [])
+    found = rendezvous.over_ssh(["here", "there"], OWN, {"there": THERE}, Interfaces())
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
     assert "HOROVOD_GLOO_IFACE" not in found
-    found = rendezvous.over_ssh(["there", "here"], OWN, {"there": THERE}, [])
+    found = rendezvous.over_ssh(["there", "here"], OWN, {"there": THERE}, Interfaces())
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.2"
     assert 20000 <= int(found["HOROVOD_GLOO_RENDEZVOUS_PORT"]) < 30000
 
@@ -154,16 +172,44 @@ def test_a_gateways_address_is_not_rank_0s(came_from: str, monkeypatch: pytest.M
     """Nor "localhost": the way to the other host tells."""
     monkeypatch.setattr(rendezvous, "own_address_towards", lambda other: f"towards {other}")
     there = {"there": {**THERE, "ssh_from": came_from}}
-    found = rendezvous.over_ssh(["localhost", "there"], OWN, there, [])
+    found = rendezvous.over_ssh(["localhost", "there"], OWN, there, Interfaces())
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "towards there"
 
 
 def test_interfaces_decide() -> None:
-    found = rendezvous.over_ssh(["there", "here"], OWN, {"there": THERE}, ["ib0", "eth0"])
+    named = Interfaces(["ib0", "eth0"])
+    found = rendezvous.over_ssh(["there", "here"], OWN, {"there": THERE}, named)
     assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.1.0.2"
-    assert found["HOROVOD_GLOO_IFACE"] == "ib0,eth0"
+    assert found["HOROVOD_GLOO_IFACE"] == found["NCCL_SOCKET_IFNAME"] == "ib0,eth0"
     with pytest.raises(LaunchError, match="on host here none of ib0 has an address that"):
-        rendezvous.over_ssh(["here", "there"], OWN, {"there": THERE}, ["ib0"])
+        rendezvous.over_ssh(["here", "there"], OWN, {"there": THERE}, Interfaces(["ib0"]))
+
+
+def test_interfaces_of_the_variable_decide_on_the_address_alone() -> None:
+    """The variable reaches the ranks by itself, and NCCL has one of its own."""
+    found, named = {"there": THERE}, Interfaces(["ib0"], network.INTERFACES)
+    told = rendezvous.over_ssh(["there", "here"], OWN, found, named)
+    assert told.pop("HOROVOD_GLOO_RENDEZVOUS_ADDR") == "10.1.0.2"
+    assert [*told] == ["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    with pytest.raises(LaunchError, match=r"^HOROVOD_GLOO_IFACE: on host here none of ib0 has"):
+        rendezvous.over_ssh(["here", "there"], OWN, found, named)
+
+
+@pytest.mark.parametrize("text", ["ib0,eth0", " ib0, eth0 ", ",ib0,,eth0,ib0,"])
+def test_launcher_and_ranks_read_the_variable_alike(text: str) -> None:
+    named = ["ib0", "eth0"]
+    assert interfaces.named_interfaces(None, text) == (named, network.INTERFACES)
+    assert interfaces.named_interfaces([text, "lo"], "eth7") == ([*named, "lo"], FLAG)
+    topology, settings = detect(HOROVOD), knobs.from_environ({"HOROVOD_GLOO_IFACE": text})
+    assert job._network_options(topology, settings, None)["interfaces"] == named
+    assert data_plane.options(topology, settings)["gloo_interface"] == "ib0"
+
+
+def test_no_interface_is_none() -> None:
+    assert network.interface_names(" , ") == []
+    assert place({**TORCHRUN, "HOROVOD_GLOO_IFACE": " , "}) == place(TORCHRUN)
+    settings = knobs.from_environ({"HOROVOD_GLOO_IFACE": " , "})
+    assert data_plane.options(detect(HOROVOD), settings)["gloo_interface"] == ""
 
 
 def test_an_interface_without_ipv4_is_known_by_ipv6(
@@ -185,9 +231,30 @@ def test_an_interface_without_ipv4_is_known_by_ipv6(
 
 
 def test_mpirun_is_told_names_and_a_port() -> None:
-    assert rendezvous.by_names(["localhost"], []) == {}
-    assert rendezvous.by_names(["far1.invalid"], []) == {}
-    found = rendezvous.by_names(["127.0.0.1", "127.0.0.2"], [])
+    assert rendezvous.by_names(["localhost"], Interfaces()) == {}
+    assert rendezvous.by_names(["far1.invalid"], Interfaces()) == {}
+    found = rendezvous.by_names(["127.0.0.1", "127.0.0.2"], Interfaces())
     assert found == {}
-    dry = rendezvous.by_names(["far1.invalid", "far2.invalid"], [], dry=True)
+    dry = rendezvous.by_names(["far1.invalid", "far2.invalid"], Interfaces(), dry=True)
     assert dry["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "far1.invalid"
+
+
+@pytest.mark.parametrize("setting", [FLAG, network.INTERFACES])
+def test_under_mpirun_interfaces_decide_as_well(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another host's address there is known to that host alone: rank 0 tells the others."""
+    monkeypatch.setattr(rendezvous, "addresses", lambda: {"eth0": "10.0.0.1", "ib0": "10.1.0.1"})
+    named = {"HOROVOD_GLOO_IFACE": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
+    told = named if setting == FLAG else {}
+    where = {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
+    for dry in (True, False):
+        hosts = ["localhost", "far.invalid"]
+        found = rendezvous.by_names(hosts, Interfaces(["ib0"], setting), dry=dry)
+        assert found.keys() == {*where, *told}
+        assert found == {**found, **told}
+        assert dry or found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.1.0.1"
+        back = rendezvous.by_names(hosts[::-1], Interfaces(["ib0"], setting), dry=dry)
+        assert back == told
+    with pytest.raises(LaunchError, match=f"^{setting}: on host localhost none of ib1 has"):
+        rendezvous.by_names(["localhost", "far.invalid"], Interfaces(["ib1"], setting))

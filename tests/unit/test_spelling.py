@@ -94,6 +94,16 @@ def test_a_word_that_is_like_none_gets_no_guess(line, capsys):
         ("cycle_time_ms: 3\n", "params.cycle_time_ms"),
         ("timeline:\n  cache_capacity: 3\n", "params.cache_capacity"),
         ("controler: gloo\n", "controller"),
+        (
+            "logging:\n  hide_timestamp: true\n",
+            "logging.with_timestamp, which turns HOROVOD_LOG_HIDE_TIME off",
+        ),
+        (
+            "stall_check:\n  disabled: true\n",
+            "stall_check.enabled, which turns HOROVOD_STALL_CHECK_DISABLE off",
+        ),
+        ("stall_check:\n  enabeld: true\n", "stall_check.enabled"),
+        ("logging:\n  with_timestmap: true\n", "logging.with_timestamp"),
         ("params:\n  xyzzy: 3\n", None),
     ],
 )

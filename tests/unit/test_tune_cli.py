@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 
 import pytest
 
@@ -63,6 +64,14 @@ def test_the_job_gets_the_users_settings_but_no_tuner_of_its_own(
     shared = knobs.from_environ({"HVDTUNE_SHARE_GPU": "1"})
     assert tune._restarting(shared) == {"cache_capacity": 1024}
     assert tune._command(args) == ["x"]
+
+
+def test_the_job_runs_on_this_machine_also_within_lsf(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(tune.subprocess, "Popen", lambda words, **_: started.append(words))
+    tune._start(argparse.Namespace(np=3, show_output=False), ["true"], {}, io.BytesIO(), {})
+    (words,) = started
+    assert words[words.index("-H") + 1] == "localhost:3"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("7", 7)])

@@ -35,6 +35,8 @@ _has_finished = False
 _joins_late = False  # the job already ran when this process came
 _function = ""  # the elastic function that began last
 _listeners: list[Listener] = []
+# The values of the variables of places before a place first named them.
+_before: dict[str, str | None] = {}
 
 
 def is_elastic() -> bool:
@@ -127,10 +129,12 @@ def take_place() -> Place | None:
     for name in _MEETING:
         os.environ.pop(name, None)
     for name, text in _place.environment.items():
-        if text is None:
+        before = _before.setdefault(name, os.environ.get(name))
+        value = before if text is None else text
+        if value is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = text
+            os.environ[name] = value
     return _place
 
 

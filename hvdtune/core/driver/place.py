@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Place(NamedTuple):
     """A process's place in one generation of its job.
 
-    `environment` has the variables of the place, None for those that must not be set. `newcomers`
+    `environment` has the variables of the place; those with None get back the value that they had
+    before a place first named them (HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT have none). `newcomers`
     are the ranks that were not in the generation before. `synchronise`: states may differ.
     """
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hvdtune.core.libraries import gloo, mpi
+from hvdtune.core.libraries import gloo, mpi, network
 from hvdtune.core.topology import Topology
 from hvdtune.settings import knobs
 
@@ -44,7 +44,7 @@ def options(
         "hierarchical_allreduce": settings.hierarchical_allreduce,
         "hierarchical_allgather": settings.hierarchical_allgather,
         "mpi_multiple": not settings.mpi_threads_disable,
-        "gloo_interface": settings.gloo_iface.partition(",")[0],
+        "gloo_interface": next(iter(network.interface_names(settings.gloo_iface)), ""),
         "gloo_timeout_s": float(settings.gloo_timeout),
     }
 

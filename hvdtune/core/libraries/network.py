@@ -14,6 +14,7 @@ from hvdtune.core.topology import Topology, slurm_step
 
 ADDRESS = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 PORT = "HOROVOD_GLOO_RENDEZVOUS_PORT"
+INTERFACES = "HOROVOD_GLOO_IFACE"
 SECRET = "HVDTUNE_SECRET"
 ELASTIC = "HOROVOD_ELASTIC"
 FAILED = "Horovod initialization failed: "
@@ -56,8 +57,20 @@ def told_place(
     Raises ValueError, in one sentence, for a malformed address.
     """
     found = given(environ)
-    if secret and found is None:
-        found = _of_launcher(environ, topology)
+    if found is None and not interface_names(environ.get(INTERFACES, "")):
+        return launchers_place(environ, topology, secret)
+    return MeetingPlace(*found, secret) if secret and found else None
+
+
+def launchers_place(
+    environ: Mapping[str, str], topology: Topology, secret: str | None
+) -> MeetingPlace | None:
+    """The meeting place at the address that the launcher gives; None without address or secret.
+
+    If the user names interfaces, that address may belong to another one, where rank 0 does not
+    listen: `told_place` then leaves it out.
+    """
+    found = _of_launcher(environ, topology)
     return MeetingPlace(*found, secret) if secret and found else None
 
 
@@ -79,6 +92,12 @@ def absence(
         f"{topology.hostname}, and {_launcher_name(environ, topology)} gives them no way to learn "
         f"where rank 0 is ({reasons}): set {' and '.join(missing)}, for all processes"
     )
+
+
+def interface_names(text: str) -> list[str]:
+    """The network interfaces in a text such as HOROVOD_GLOO_IFACE=ib0,eth0, each once, in order."""
+    names = (name.strip() for name in text.split(","))
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def given(environ: Mapping[str, str]) -> tuple[str, int] | None:

@@ -74,6 +74,11 @@ def explain(environ: Mapping[str, str]) -> tuple[bool, str]:
 
     seeker = _seeker(environ, topology, settings, topology, 0, 0)
     name, reasons = means.first_there(seeker)
+    if not name and network.launchers_place(environ, topology, settings.secret):
+        return True, (
+            "rank 0's address is the launcher's, and the key is in the environment "
+            f"({'; '.join(reasons)})"
+        )
     if not name:
         return False, "; ".join(reasons)
     return True, f"by {name}" + (f" ({'; '.join(reasons)})" if reasons else "")
@@ -114,7 +119,7 @@ def _learn(
     seeker = _seeker(environ, topology, settings, launched, root, number)
     own = None
     if topology.rank == 0:
-        own = place.of_this_process([name for name in settings.gloo_iface.split(",") if name])
+        own = place.of_this_process(network.interface_names(settings.gloo_iface))
     text = own.text() if own else ""
     try:
         used, text = ("", share(text)) if share else means.exchange(seeker, text)
@@ -124,6 +129,10 @@ def _learn(
             f"{float(settings.start_timeout):g} s (HOROVOD_START_TIMEOUT): {error}"
         ) from None
     except Failed as error:
+        # Perhaps the interfaces that the user names are those to which the launcher's name leads.
+        last_resort = network.launchers_place(environ, topology, settings.secret)
+        if last_resort is not None:
+            return last_resort
         raise network.absence(environ, topology, settings.secret, str(error)) from None
     found = own or place.read(text)
     secret = settings.secret or found.secret

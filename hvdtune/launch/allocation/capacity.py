@@ -22,8 +22,8 @@ _NOTE_BYTES = 4 * 1024
 _SPARE_FILES = 48
 # The launcher, its guard, and a command that watches the job.
 _SPARE_PROCESSES = 4
-# Two pipes; with --output-filename also two files.
-PIPES = 2
+# Of a rank here, of a rank anywhere with --output-filename, and of ssh to another host.
+PIPES, OUTPUT_FILES, CONNECTION_PIPES = 2, 2, 3
 _MOST_PIDS = 2**22  # PID_MAX_LIMIT of 64-bit kernels
 # With fewer ranks than this the resolver is not asked.
 _FEW = 64
@@ -58,7 +58,7 @@ def require_room(
         least = min([*_limits(files), *_limits_of_files(own_files)], default=None)
         if least is not None and here > least[0]:
             _refuse(setting, count, "this machine", least)
-    memory = _free_memory()
+    memory = free_memory(swap=True)
     if memory is not None and elsewhere * _NOTE_BYTES > memory:
         room = (memory // _NOTE_BYTES, f"{memory / 1e9:.1f} GB of memory are free")
         _refuse(setting, count, "the launcher", room)
@@ -87,7 +87,7 @@ def _limits(files: int) -> Iterator[Limit]:
             room = (most - _SPARE_FILES) // files
             why = f"the launcher may open {most} files (ulimit -Hn) and needs {files} for each"
             yield room, why
-    memory = _free_memory()
+    memory = free_memory(swap=True)
     if memory is not None:
         needs = f"even a process that does nothing takes {RANK_BYTES // 1024} KiB"
         yield memory // RANK_BYTES, f"{memory / 1e9:.1f} GB of memory are free, and {needs}"
@@ -128,12 +128,13 @@ def _limits_of_group() -> Iterator[Limit]:
             yield room, f"its control group may have {most} (pids.max), and {there} are running"
 
 
-def _free_memory() -> int | None:
-    """Bytes available without swapping, in this control group; None if unknown."""
+def free_memory(*, swap: bool = False) -> int | None:
+    """Bytes that this process may still use, with `swap` also those of swap; None if unknown."""
+    names = ("MemAvailable:", "SwapFree:") if swap else ("MemAvailable:",)
     found = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(("MemAvailable:", "SwapFree:")):
+            if line.startswith(names):
                 found.append(int(line.split()[1]) * 1024)
     except (OSError, ValueError, IndexError):
         pass
@@ -205,13 +206,13 @@ def _number(path: str | Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def allow_files(ranks: int, files: int) -> tuple[int, int] | None:
-    """Raise this process's limit on open files to what `ranks` ranks need, as far as allowed.
+def allow_files(more: int) -> tuple[int, int] | None:
+    """Raise this process's limit on open files, as far as allowed, so that it can open `more`.
 
     Returns the previous limit, which the ranks then get; None if it was high enough.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = ranks * files + _SPARE_FILES
+    needed = len(os.listdir("/proc/self/fd")) + more + _SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return None
     most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)

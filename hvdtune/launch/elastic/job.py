@@ -22,7 +22,7 @@ from hvdtune.launch.elastic.driver.errands import Errands
 from hvdtune.launch.elastic.driver.processes import Processes, Program, Reach
 from hvdtune.launch.elastic.driver.script import Script
 from hvdtune.launch.elastic.exclusion import Exclusion
-from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.limits import MOST_PROCESSES, Limits
 from hvdtune.launch.elastic.membership import Membership
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.job import (
@@ -37,14 +37,15 @@ from hvdtune.launch.local.environment import without_place
 from hvdtune.launch.local.guard import FORWARDED_SIGNALS
 from hvdtune.launch.local.relay import Relay
 from hvdtune.launch.local.signals import Signals
+from hvdtune.launch.remote.interfaces import Interfaces
 from hvdtune.launch.worker import Worker
 from hvdtune.launch.workers import Workers
 
 if TYPE_CHECKING:
     from hvdtune.launch.remote.ssh import Ssh
 
-# The driver's own files, besides the pipes of processes: connections, pipes of errands.
-_MOST_HERE = 64
+# In a small job, room for the driver's other files: pipes of errands, connections that end.
+_FEWEST = 64
 # A failure within this time before the job's end may be its reason.
 _REASON_SECONDS = 2.0
 
@@ -55,8 +56,8 @@ class ElasticSpec(NamedTuple):
     `environment` is shared by all processes (see `job_environment`). Hosts are those that `script`
     prints, with `slots` if it prints none; without a script they are `hosts`. `cooldown` is the
     range of seconds that a host stays excluded, None for ever. `health_check` is a command for
-    hosts. Other hosts are reached with `ssh`; without it they are not. `interfaces` are those that
-    the user named. `heartbeat`: see `Driver`. The rest is as in `hvdtune.launch.job.JobSpec`.
+    hosts. Other hosts are reached with `ssh`; without it they are not. `heartbeat`: see `Driver`.
+    The rest is as in `hvdtune.launch.job.JobSpec`.
     """
 
     command: Sequence[str]
@@ -68,7 +69,7 @@ class ElasticSpec(NamedTuple):
     cooldown: tuple[float, float] | None = None
     health_check: str | None = None
     ssh: Ssh | None = None
-    interfaces: Sequence[str] = ()
+    interfaces: Interfaces = Interfaces()
     heartbeat: float = 5.0
     output_directory: str | None = None
     output_setting: str = "--output-filename"
@@ -138,9 +139,7 @@ class ElasticJob:
         launcher to end it.
         """
         self._signals = Signals(self._selector)
-        files = capacity.PIPES * (1 if self._spec.output_directory is None else 2) + 1
-        most = self._spec.limits.most or _MOST_HERE
-        self._processes.open_files = capacity.allow_files(max(most, _MOST_HERE), files)
+        self._processes.open_files = capacity.allow_files(_most_files(self._spec))
         try:
             if self._script is None:
                 self._warn_of_one_host()
@@ -266,6 +265,15 @@ class ElasticJob:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
+
+
+def _most_files(spec: ElasticSpec) -> int:
+    """How many files the driver may have open for the processes, each on a host of its own."""
+    limits = spec.limits
+    count = max(_FEWEST, (limits.most or MOST_PROCESSES) + limits.spares)
+    kept = 0 if spec.output_directory is None else capacity.OUTPUT_FILES
+    # The process's own connection, and ssh's pipes, which are more than those of a process here.
+    return count * (1 + capacity.CONNECTION_PIPES + kept)
 
 
 def run_elastic_job(spec: ElasticSpec) -> int:

@@ -33,6 +33,11 @@ def mpijob(
     With `pods`, the fewest and the most that may train, the job is elastic.
     """
     check(job, LONGEST_NAME)
+    if version == "v1" and implementation != "openmpi":
+        raise LaunchError(
+            f"--mpi {implementation}: with --api-version v1 the launcher runs Open MPI's mpirun: "
+            "leave --mpi out."
+        )
     starts: dict[str, Any] = _mpirun(job) if version == "v1" else launcher(job)
     if pods:
         starts = _elastic(job, version, *pods)

@@ -1,7 +1,8 @@
 """Before anything is started: can ssh reach every host, and what is there?
 
 32 hosts are asked at once, and asked again if that may help. The answers are valid for an hour,
-unless --disable-cache.
+unless --disable-cache; rank 0's host is asked for every job on several hosts, as its address may
+have changed.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import processes
 from hvdtune.launch.remote.agent import FACTS
-from hvdtune.launch.remote.interfaces import require_interfaces
-from hvdtune.launch.remote.ssh import Ssh
+from hvdtune.launch.remote.interfaces import Interfaces
+from hvdtune.launch.remote.ssh import NO_PYTHON, Ssh
 
 CACHE_SECONDS = 3600.0
 ATTEMPTS = 5
@@ -56,15 +57,16 @@ class _Attempt(NamedTuple):
 
 
 def check_hosts(
-    names: Sequence[str], ssh: Ssh, timeout: float, cache: Path | None
+    names: Sequence[str], ssh: Ssh, timeout: float, cache: Path | None, fresh: str = ""
 ) -> dict[str, dict[str, Any]]:
     """The facts (see `hvdtune.launch.remote.identity.facts`) of every host, by name.
 
     They are asked in groups, each of which has `timeout` seconds; after a group with an unusable
-    host no further group is asked. `cache` is a file that may not exist, or None. Raises
-    `LaunchError` naming the hosts that cannot be used and why.
+    host no further group is asked. `cache` is a file that may not exist, or None; the host `fresh`
+    is asked in any case. Raises `LaunchError` naming the hosts that cannot be used and why.
     """
     known = _read_cache(cache, ssh)
+    known.pop(fresh, None)
     found = {name: known[name] for name in names if name in known}
     missing = [name for name in dict.fromkeys(names) if name not in found]
     for start in range(0, len(missing), _AT_ONCE):
@@ -74,7 +76,7 @@ def check_hosts(
 
 
 def require_alike(
-    found: Mapping[str, Mapping[str, Any]], version: str, interfaces: Sequence[str]
+    found: Mapping[str, Mapping[str, Any]], version: str, interfaces: Interfaces
 ) -> None:
     """Raise `LaunchError` for a host with another hvdtune, or without an interface."""
     for name, facts in found.items():
@@ -83,7 +85,7 @@ def require_alike(
                 f"host {name} has hvdtune {facts.get('version')}, this one {version}: "
                 "install the same version on both."
             )
-        require_interfaces(interfaces, facts.get("interfaces", ()), f"host {name}")
+        interfaces.require(facts.get("interfaces", ()), f"host {name}")
 
 
 def _check_group(names: Sequence[str], ssh: Ssh, timeout: float) -> dict[str, dict[str, Any]]:
@@ -187,8 +189,8 @@ def _reason(ended: _Attempt | None, timeout: float) -> tuple[str, bool]:
         return f"it did not answer within {timeout:g} s (HOROVOD_START_TIMEOUT)", False
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     last = lines[-1].rstrip(".") if lines else ""
-    if ended.status == 127:
-        return "there is no Python: neither this one's path nor python3 nor python", False
+    if ended.status == 127 and any(NO_PYTHON in line for line in lines):
+        return NO_PYTHON, False
     if ended.status == 3 and "hvdtune cannot be imported" in last:
         return last, False
     if ended.status == 255:

@@ -1,33 +1,59 @@
-"""The network interfaces of this host."""
+"""The network interfaces of this host, and those that the user names for a job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from hvdtune.core.libraries.network import INTERFACES, interface_names
 from hvdtune.core.meeting.addresses import addresses_of, ipv4_address, present_interfaces
 from hvdtune.launch.errors import LaunchError
 
 _LOOPBACK = "127.0.0.1"
+FLAG = "--network-interfaces"
 
 
-def given_interfaces(flags: Iterable[str] | None) -> list[str]:
-    """The names in --network-interfaces a,b and --network-interface a, each once, in order."""
-    names = (name.strip() for flag in flags or () for name in flag.split(","))
-    return list(dict.fromkeys(name for name in names if name))
+class Interfaces(NamedTuple):
+    """The interfaces that the user has named for a job on several hosts.
 
+    `setting` is what has named them: `FLAG`, the variable, or another name for messages.
+    """
 
-def require_interfaces(
-    names: Iterable[str],
-    present: Sequence[str],
-    host: str = "this host",
-    setting: str = "--network-interfaces",
-) -> None:
-    """Raise `LaunchError` for an interface that is not among those present on a host."""
-    for name in names:
-        if name not in present:
+    names: Sequence[str] = ()
+    setting: str = FLAG
+
+    @property
+    def by_flag(self) -> Sequence[str]:
+        """Those of the flag: it is for this job, while a variable may be for many."""
+        return self.names if self.setting == FLAG else ()
+
+    def require(self, present: Sequence[str], host: str = "this host") -> None:
+        """Raise `LaunchError` for an interface that is not among those present on a host."""
+        for name in self.names:
+            if name not in present:
+                raise LaunchError(
+                    f"{self.setting}: {host} has no interface {name!r}; it has "
+                    f"{', '.join(present)}."
+                )
+
+    def address(self, there: Mapping[str, str], host: str) -> str:
+        """The first of a host's addresses, by interface, that belongs to one of these.
+
+        Raises `LaunchError` if none does.
+        """
+        found = next((there[name] for name in self.names if there.get(name)), "")
+        if not found:
             raise LaunchError(
-                f"{setting}: {host} has no interface {name!r}; it has {', '.join(present)}."
+                f"{self.setting}: on {host} none of {', '.join(self.names)} has an address that "
+                "other hosts can use."
             )
+        return found
+
+
+def named_interfaces(flags: Iterable[str] | None, variable: str) -> Interfaces:
+    """Those of --network-interfaces a,b and --network-interface c, otherwise of the variable."""
+    by_flag = Interfaces(interface_names(",".join(flags or ())))
+    return by_flag if by_flag.names else Interfaces(interface_names(variable), INTERFACES)
 
 
 def loopback_interfaces() -> Sequence[str]:

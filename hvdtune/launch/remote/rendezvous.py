@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hvdtune.core.libraries.network import FIRST_PORT, PORTS
+from hvdtune.core.libraries.network import ADDRESS, FIRST_PORT, INTERFACES, PORT, PORTS
 from hvdtune.launch.allocation.hosts import is_local
-from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.remote.interfaces import Interfaces, addresses
 
 _TRIES = 20
 
@@ -17,13 +17,13 @@ def over_ssh(
     hosts: Sequence[str],
     own: Mapping[str, Any],
     found: Mapping[str, Mapping[str, Any]],
-    interfaces: Sequence[str],
+    interfaces: Interfaces,
 ) -> dict[str, str]:
     """The variables that lead to rank 0, which is on the first of `hosts`.
 
     `own` and `found` are the facts about this host and about the others (see
     `hvdtune.launch.remote.identity.facts`). Without `interfaces` the connection that ssh uses
-    decides.
+    decides. HOROVOD_GLOO_IFACE reaches the ranks in any case.
 
     Raises `LaunchError` if none of the interfaces has an address on rank 0's host that other
     hosts can use.
@@ -31,46 +31,49 @@ def over_ssh(
     first = hosts[0]
     local = first not in found
     facts = own if local else found[first]
-    if interfaces:
-        addresses = facts.get("addresses", {})
-        address = next((addresses[name] for name in interfaces if addresses.get(name)), "")
-        if not address:
-            raise LaunchError(
-                f"--network-interfaces: on host {first} none of {', '.join(interfaces)} has an "
-                "address that other hosts can use."
-            )
+    if interfaces.names:
+        address = interfaces.address(facts.get("addresses", {}), f"host {first}")
     elif local:
         # As another host sees this one, unless that is a gateway's address.
         seen = (f["ssh_from"] for f in found.values() if f.get("ssh_from"))
         address = next(filter(is_local, seen), "") or own_address_towards(next(iter(found)))
     else:
         address = facts.get("ssh_to") or first
-    return variables(address, free_port(address) if local else _some_port(), interfaces)
+    return variables(address, free_port(address) if local else _some_port(), interfaces.by_flag)
 
 
-def by_names(hosts: Sequence[str], interfaces: Sequence[str], dry: bool = False) -> dict[str, str]:
+def by_names(hosts: Sequence[str], interfaces: Interfaces, *, dry: bool = False) -> dict[str, str]:
     """The same for a job that mpirun or jsrun starts: only the names of its hosts are known.
 
-    Nothing for a job on one host. In a `dry` run only the variables' names are right.
+    Nothing for a job on one host. If rank 0 is on another host and there are `interfaces`, it has
+    to tell the others its address itself. In a `dry` run only the variables' names are right.
     """
     others = [name for name in hosts if not is_local(name)]
     if not others or len(set(hosts)) == 1:
         return {}
-    if dry:
-        return variables(hosts[0], 0, interfaces)
     local = is_local(hosts[0])
-    address = own_address_towards(others[0]) if local else _digits(hosts[0])
-    return variables(address, free_port(address) if local else _some_port(), interfaces)
+    if interfaces.names and not local:
+        return _of_interfaces(interfaces.by_flag)
+    if dry:
+        return variables(hosts[0], 0, interfaces.by_flag)
+    if interfaces.names:
+        address = interfaces.address(addresses(), f"host {hosts[0]}")
+    else:
+        address = own_address_towards(others[0]) if local else _digits(hosts[0])
+    return variables(address, free_port(address) if local else _some_port(), interfaces.by_flag)
 
 
 def variables(address: str, port: int, interfaces: Sequence[str]) -> dict[str, str]:
-    """The variables for workers; see `hvdtune.core.libraries.network`."""
-    chosen = {"HOROVOD_GLOO_IFACE": ",".join(interfaces)} if interfaces else {}
-    return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        **chosen,
-    }
+    """The variables for workers; see `hvdtune.core.libraries.network`.
+
+    NCCL is told the same `interfaces`, as in Horovod, even if the user has told it others.
+    """
+    return {ADDRESS: address, PORT: str(port), **_of_interfaces(interfaces)}
+
+
+def _of_interfaces(interfaces: Sequence[str]) -> dict[str, str]:
+    names = ",".join(interfaces)
+    return {INTERFACES: names, "NCCL_SOCKET_IFNAME": names} if names else {}
 
 
 def _digits(name: str) -> str:

@@ -16,11 +16,13 @@ _BLAUNCH = "blaunch"
 # A host that vanishes silently is noticed after four of these.
 _ALIVE_SECONDS = 15
 
+#: What the host then says; the ssh program itself may also end with 127.
+NO_PYTHON = "there is no Python: neither this one's path nor python3 nor python"
 # The Python of the launcher, at the same place, or else whatever the host has.
 _START_PYTHON = (
     'for python in "$1" python3 python; do '
     'path=$(command -v "$python" 2>/dev/null) && [ -x "$path" ] && exec "$path" -c "$2" "$3"; '
-    "done; exit 127"
+    f'done; echo "{NO_PYTHON}" >&2; exit 127'
 )
 
 

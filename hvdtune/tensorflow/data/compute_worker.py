@@ -8,6 +8,7 @@ import secrets
 from hvdtune.compute_service.service import ComputeService
 from hvdtune.core import world
 from hvdtune.core.job import init
+from hvdtune.core.libraries.network import interface_names
 from hvdtune.core.objects import broadcast_object
 from hvdtune.tensorflow.data.compute_service import (
     TfDataServiceConfig,
@@ -57,7 +58,7 @@ def _begin(
 ) -> tuple[ComputeService, TfDataServiceConfig]:
     key = secrets.token_bytes(_KEY_BYTES)
     workers = world.size() // dispatchers
-    nics = [name for name in world.settings().gloo_iface.split(",") if name]
+    nics = interface_names(world.settings().gloo_iface)
     service = ComputeService(dispatchers, workers, key, nics or None)
     try:
         config = TfDataServiceConfig(

@@ -58,7 +58,7 @@ class Starter(Protocol):
         """The variables with which ranks on these hosts meet, rank 0's host first.
 
         They are HOROVOD_GLOO_RENDEZVOUS_ADDR and …_PORT, with another port each time, and
-        perhaps HOROVOD_GLOO_IFACE; none if all are on one machine.
+        perhaps those that name interfaces; none if all are on one machine.
         """
 
 
@@ -91,7 +91,7 @@ class Driver:
         self._control = Control(selector, secret, self._hear)
         self._ports: dict[str, int] = {}  # by the address listened at
         self._silent: set[str] = set()
-        # The variables of all meetings; a place unsets those that its own meeting lacks.
+        # The variables of all meetings; a place takes back those that its own meeting lacks.
         self._meeting: dict[str, str | None] = dict.fromkeys(_MEETING)
         self._queue: collections.deque[Action] = collections.deque()
         self._is_busy = False

@@ -27,6 +27,7 @@ from hvdtune.launch.local.relay import open_files
 from hvdtune.launch.local.spawn import StartError
 from hvdtune.launch.remote import identity, rendezvous
 from hvdtune.launch.remote.checks import require_alike
+from hvdtune.launch.remote.interfaces import Interfaces
 from hvdtune.launch.worker import Worker
 from hvdtune.launch.workers import Workers
 
@@ -57,7 +58,7 @@ class Reach(NamedTuple):
     """How other hosts are reached; without `ssh` they are not."""
 
     ssh: Ssh | None
-    interfaces: Sequence[str]
+    interfaces: Interfaces
     health_check: str | None
     seconds: float  # for a health check
 
@@ -95,6 +96,7 @@ class Processes:
         self._say = say
         self._ended = ended
         self._own = identity.facts()
+        self._fault = _fault(reach.interfaces, self._own)
         self._hosts: dict[str, _Host] = {}
         self._numbers: dict[str, int] = {}  # of workers, by identity
         self._identities: dict[int, str] = {}
@@ -158,6 +160,8 @@ class Processes:
             self._locate(host)
         elif not host.is_here and self._reach.ssh is None:
             self._refuse(host, "functions are started on this machine only: it is another host")
+        elif self._fault and self._runs_elsewhere(host):
+            self._refuse(host, f"{self._fault}; it cannot share a job with other hosts")
         elif self._reach.health_check and not host.is_healthy:
             self._check_health(host)
         elif host.is_here:
@@ -167,6 +171,11 @@ class Processes:
             self._connect(host)
         elif host.facts is not None:
             self._start_there(host, host.connection)
+
+    def _runs_elsewhere(self, host: _Host) -> bool:
+        """Whether the job has processes on this machine if `host` is another, or the reverse."""
+        hosts = (self._hosts[worker.slot.hostname] for worker in self.workers.running())
+        return any(other.is_here != host.is_here for other in hosts)
 
     def _taken(self, host: _Host) -> Iterator[Start]:
         """One order after another, as the outcome of the first may revoke others."""
@@ -298,14 +307,13 @@ class Processes:
         require_alike({host.name: facts}, self._own["version"], self._reach.interfaces)
         if not _is_own(facts.get("ssh_from", "")):
             facts["ssh_from"] = host.address
-        named = [facts["addresses"].get(name) for name in self._reach.interfaces]
-        if named and not any(named):
-            raise LaunchError("none of --network-interfaces has an address there")
+        if self._reach.interfaces.names:
+            self._reach.interfaces.address(facts["addresses"], f"host {host.name}")
 
     def _start_there(self, host: _Host, connection: Connection) -> None:
         assert host.facts is not None
         own = self._own["addresses"]
-        chosen = next((own[name] for name in self._reach.interfaces if own.get(name)), "")
+        chosen = next((own[name] for name in self._reach.interfaces.names if own.get(name)), "")
         places = {}
         for order in self._taken(host):
             number = self._number(order)
@@ -372,6 +380,18 @@ class Processes:
             others = (w for w in self.workers.running() if w.slot.hostname == host.name)
             host.is_healthy = host.is_healthy and any(others)
         return identity
+
+
+def _fault(interfaces: Interfaces, own: Mapping[str, Any]) -> str:
+    """Why this host, with these facts, cannot be in a job with others; "" if it can."""
+    host = "the launcher's host"
+    try:
+        interfaces.require(own["interfaces"], host)
+        if interfaces.names:
+            interfaces.address(own["addresses"], host)
+    except LaunchError as error:
+        return str(error).rstrip(".")
+    return ""
 
 
 def _is_address(name: str) -> bool:
