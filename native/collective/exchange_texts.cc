@@ -1,17 +1,19 @@
 #include "collective/exchange_texts.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace hvdtune {
 
 std::vector<std::string> exchange_texts(Communicator& control, const std::string& mine) {
   constexpr std::size_t kWords = kTextBytes / sizeof(std::int64_t);
   std::vector<std::int64_t> words(kWords);
-  std::memcpy(words.data(), mine.data(), std::min(mine.size(), kTextBytes - 1));
+  const std::string_view whole = utf8_prefix(mine, kTextBytes - 1);
+  std::memcpy(words.data(), whole.data(), whole.size());
   const std::vector<std::int64_t> all = control.exchange(words);
   std::vector<std::string> texts;
   for (std::size_t at = 0; at < all.size(); at += kWords) {

@@ -178,7 +178,7 @@ Engine::HeldRings::~HeldRings() {
 }
 
 std::int64_t Engine::join(int device) {
-  if (device >= 0 && parts_->gpus.any()) parts_->gpus.use(device);
+  if (device >= 0) parts_->gpus.try_use(device);
   return submit(change_of(OpKind::kJoin, kJoinName, {}));
 }
 

@@ -94,7 +94,7 @@ class Engine final {
   /// handle of an operation that ends then; its number is the last rank that has joined. Until then
   /// this rank can submit nothing to the whole job: Error(kInvalidArgument), also for a second
   /// join(). `device`: the GPU on which zeros for GPU tensors are made, if this rank has had no
-  /// tensors on a GPU; ignored without GPUs.
+  /// tensors on a GPU; ignored if it cannot be used.
   std::int64_t join(int device = wire::kOnHost);
   /// Adds a process set; all ranks of the job must ask for the same, whether they are in it or not.
   /// The operation ends with the set's number, or with kInvalidArgument on every rank if the ranks

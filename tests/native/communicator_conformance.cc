@@ -112,7 +112,6 @@ void chunks_of_any_size_give_the_same_result(const Suite& suite) {
   }
 }
 
-/// Both places get the sum, as if both had been copied before.
 void short_and_long_messages_are_reduced_in_the_same_order(const Suite& suite) {
   for (const int ranks : {2, 3, 5}) {
     const auto made = suite.make(ranks);
@@ -157,20 +156,28 @@ void pairs_exchange_messages(const Suite& suite) {
   }
 }
 
+/// Both places get the sum, as if both had been copied before. The longer tensors are in several
+/// chunks, so that there are chunks between the two places.
 void a_tensor_that_is_in_a_batch_twice(const Suite& suite) {
-  for (const std::size_t count : {10, 10000}) {
-    const auto made = suite.make(3);
+  for (const int ranks : {1, 3}) {
+    const auto made = suite.make(ranks);
     ConformanceWorld& world = *made;
-    const auto inputs = random_inputs(DType::kInt32, 3, count, 5);
-    const Bytes expected = expected_reduction(DType::kInt32, ReduceOp::kSum, inputs, 1.0, 1.0);
-    world.run([&](int rank, Communicator& communicator) {
-      Bytes data = inputs[static_cast<std::size_t>(rank)];
-      SegmentList twice;
-      twice.add(data.data(), data.size());
-      twice.add(data.data(), data.size());
-      communicator.allreduce({twice, twice, DType::kInt32, ReduceOp::kSum});
-      check_equal(DType::kInt32, data, expected, "a tensor twice");
-    });
+    for (const std::size_t count : {10, 10000, 100000, 400000}) {
+      const auto inputs = random_inputs(DType::kInt32, ranks, count, 5);
+      for (const Scales scales : {Scales{}, Scales{0.5, 3.0}}) {
+        const Bytes expected =
+            expected_allreduce(world, DType::kInt32, ReduceOp::kSum, inputs, scales);
+        world.run([&](int rank, Communicator& communicator) {
+          Bytes data = inputs[static_cast<std::size_t>(rank)];
+          SegmentList twice;
+          twice.add(data.data(), data.size());
+          twice.add(data.data(), data.size());
+          communicator.allreduce(
+              {twice, twice, DType::kInt32, ReduceOp::kSum, scales.pre, scales.post});
+          check_equal(DType::kInt32, data, expected, "a tensor twice");
+        });
+      }
+    }
   }
 }
 

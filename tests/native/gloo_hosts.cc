@@ -32,9 +32,8 @@ class FactoryWorld {
       session.arena = arenas_[hosts[rank]];
       session.mesh = meshes[rank];
       session.host_of = hosts;
-      session.peers.resize(hosts.size());
       for (std::size_t other = 0; other < hosts.size(); ++other) {
-        session.peers[other].here = hosts[other] == hosts[rank];
+        if (hosts[other] == hosts[rank]) session.local.push_back(static_cast<int>(other));
       }
       session.mesh->set_outside_cause([arena = session.arena] { return arena->abort_status(); });
     }

@@ -99,6 +99,18 @@ def compression() -> None:
     same(hvd.allreduce(torch.ones(2), compression=Halved), torch.ones(2), "own compressor")
 
 
+def a_tensor_twice_in_a_group() -> None:
+    """It is reduced once, however many chunks of a message are between its two places."""
+    total = float(sum(rank + 1 for rank in everyone()))
+    for count in (10, 100_000, 400_000):
+        tensor = torch.full((count,), float(hvd.rank() + 1))
+        for result in hvd.grouped_allreduce_([tensor, tensor], op=hvd.Sum):
+            same(result, torch.full((count,), total), count)
+        tensor.fill_(4.0)
+        for result in hvd.grouped_allreduce_([tensor, tensor], prescale_factor=0.5):
+            same(result, torch.full((count,), 2.0), count)
+
+
 def inputs_live_until_the_end() -> None:
     handles = [hvd.allreduce_async(torch.full((50_000,), float(i)), name=f"t{i}") for i in range(8)]
     gc.collect()
@@ -135,6 +147,7 @@ def run() -> list[str]:
         results_are_ordinary_tensors,
         sparse_allreduce,
         compression,
+        a_tensor_twice_in_a_group,
         inputs_live_until_the_end,
         queries,
         again_after_shutdown,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "collective/kernels/kernels.h"
 
@@ -12,6 +13,15 @@ using Sources = std::array<const void*, kMostSources>;
 
 void shifted(const std::byte* const* sources, std::size_t count, std::size_t offset, Sources& out) {
   for (std::size_t i = 0; i < count; ++i) out[i] = sources[i] + offset;
+}
+
+/// Multiplies every element in place.
+void scale_segments(const SegmentList& data, DType dtype, double scale) {
+  if (scale == 1.0) return;
+  const ScaleKernel kernel = scale_kernel(dtype);
+  data.for_range(0, data.bytes(), [&](std::byte* piece, std::size_t length) {
+    kernel(piece, piece, length / dtype_size(dtype), scale);
+  });
 }
 
 }  // namespace
@@ -49,11 +59,22 @@ void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::by
   });
 }
 
-void scale_segments(const SegmentList& data, DType dtype, double scale) {
-  const ScaleKernel kernel = scale_kernel(dtype);
-  data.for_range(0, data.bytes(), [&](std::byte* piece, std::size_t length) {
-    kernel(piece, piece, length / dtype_size(dtype), scale);
-  });
+void reduce_alone(const SegmentList& in, const SegmentList& out, DType dtype, double prescale,
+                  double postscale) {
+  const bool scaled = prescale != 1.0 || postscale != 1.0;
+  if (!scaled || !out.overlaps()) {
+    copy_segments(in, out, in.bytes());
+    scale_segments(out, dtype, prescale);
+    scale_segments(out, dtype, postscale);
+    return;
+  }
+  std::vector<std::byte> copy(in.bytes());
+  in.copy_out(0, copy.size(), copy.data());
+  SegmentList whole;
+  whole.add(copy.data(), copy.size());
+  scale_segments(whole, dtype, prescale);
+  scale_segments(whole, dtype, postscale);
+  copy_segments(whole, out, whole.bytes());
 }
 
 void reduce_block(const std::byte* const* sources, std::size_t count, std::byte* result,

@@ -32,8 +32,10 @@ void pack(const SegmentList& from, std::size_t begin, std::size_t bytes, std::by
 /// Most sources of one reduction.
 inline constexpr std::size_t kMostSources = 1024;
 
-/// Multiplies every element in place.
-void scale_segments(const SegmentList& data, DType dtype, double scale);
+/// Copies `in` to `out`, which has as many bytes, multiplied by both factors: the reduction of a
+/// single source. A tensor that is in the batch twice, in place, is multiplied only once.
+void reduce_alone(const SegmentList& in, const SegmentList& out, DType dtype, double prescale,
+                  double postscale);
 
 /// result = post * (sources[0] OP … OP sources[count-1]), `bytes` bytes each, in that order.
 void reduce_block(const std::byte* const* sources, std::size_t count, std::byte* result,

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "base/check.h"
 #include "collective/kernels/reduction.h"
@@ -14,12 +15,13 @@ std::size_t whole_lines(std::size_t bytes) {
 
 /// Decisions that depend on the layout of a job's tensors in memory.
 struct Layout {
-  explicit Layout(const AllreduceJob& job) {
-    const bool twice = job.out.overlaps();
-    reads_own = job.prescale == 1.0 && !twice;
-    message = twice ? 0 : job.in.bytes();
-  }
+  explicit Layout(const AllreduceJob& job)
+      : twice(job.out.overlaps()),
+        reads_own(job.prescale == 1.0 && !twice),
+        message(twice ? 0 : job.in.bytes()) {}
 
+  /// Whether a tensor is in the batch twice.
+  bool twice;
   /// Whether a reduction reads a member's own data from its tensors, not from its window. False for
   /// scaled data, which exists only in the window, and for a tensor that is in the batch twice, in
   /// place: its first result overwrites the input of the second.
@@ -46,19 +48,14 @@ void reduce_to_output(const AllreduceJob& job, const Layout& layout,
 PhaseTimes ShmCommunicator::allreduce(const AllreduceJob& job) {
   HVD_CHECK(job.in.bytes() == job.out.bytes());
   if (job.in.empty()) return {monotonic_now(), monotonic_now()};
-  if (others() == 0) return allreduce_alone(job);
+  if (others() == 0) {
+    reduce_alone(job.in, job.out, job.dtype, job.prescale, job.postscale);
+    return {monotonic_now(), monotonic_now()};
+  }
   const PhaseTimes times =
       job.in.bytes() <= one_shot_limit_ ? allreduce_one_shot(job) : allreduce_streamed(job);
   end_operation();
   return times;
-}
-
-PhaseTimes ShmCommunicator::allreduce_alone(const AllreduceJob& job) {
-  copy_segments(job.in, job.out, job.in.bytes());
-  for (const double scale : {job.prescale, job.postscale}) {
-    if (scale != 1.0) scale_segments(job.out, job.dtype, scale);
-  }
-  return {monotonic_now(), monotonic_now()};
 }
 
 /// Small messages: every member publishes all its data and reduces everything for itself. This
@@ -94,13 +91,13 @@ PhaseTimes ShmCommunicator::allreduce_one_shot(const AllreduceJob& job) {
 /// A longer message, chunk by chunk (shm_communicator.h).
 class ShmCommunicator::StreamedAllreduce {
  public:
-  StreamedAllreduce(ShmCommunicator& communicator, const AllreduceJob& job)
+  StreamedAllreduce(ShmCommunicator& communicator, const AllreduceJob& job, const Layout& layout)
       : c_(communicator),
         job_(job),
         members_(c_.members_.size()),
         self_(static_cast<std::size_t>(c_.index_)),
         total_(job.in.bytes()),
-        layout_(job) {}
+        layout_(layout) {}
 
   PhaseTimes run() {
     PhaseTimes times;
@@ -221,7 +218,17 @@ class ShmCommunicator::StreamedAllreduce {
 };
 
 PhaseTimes ShmCommunicator::allreduce_streamed(const AllreduceJob& job) {
-  return StreamedAllreduce(*this, job).run();
+  const Layout layout(job);
+  if (!layout.twice || job.in.bytes() <= chunk_bytes_) {
+    return StreamedAllreduce(*this, job, layout).run();
+  }
+  // In place, the result of a chunk would overwrite the tensor's second input in a later one.
+  std::vector<std::byte> copy(job.in.bytes());
+  job.in.copy_out(0, copy.size(), copy.data());
+  SegmentList in;
+  in.add(copy.data(), copy.size());
+  const AllreduceJob copied{in, job.out, job.dtype, job.op, job.prescale, job.postscale};
+  return StreamedAllreduce(*this, copied, layout).run();
 }
 
 }  // namespace hvdtune

@@ -61,7 +61,6 @@ class ShmCommunicator final : public Communicator {
  private:
   class StreamedAllreduce;
 
-  PhaseTimes allreduce_alone(const AllreduceJob& job);
   PhaseTimes allreduce_one_shot(const AllreduceJob& job);
   PhaseTimes allreduce_streamed(const AllreduceJob& job);
 

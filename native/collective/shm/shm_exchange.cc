@@ -247,7 +247,8 @@ PhaseTimes ShmCommunicator::reducescatter(const ReducescatterJob& job) {
   const auto self = static_cast<std::size_t>(index_);
   HVD_CHECK(job.in.size() == members_.size() && job.out.bytes() == job.in[self].bytes());
   if (others() == 0) {
-    return allreduce_alone({job.in[0], job.out, job.dtype, job.op, job.prescale, job.postscale});
+    reduce_alone(job.in[0], job.out, job.dtype, job.prescale, job.postscale);
+    return nothing();
   }
   const std::size_t longest = longest_of(job.in);
   if (longest == 0) return nothing();

@@ -68,8 +68,6 @@ class SocketCommunicator final : public Communicator {
   }
 
   // socket_reduce.cc
-  void reduce_alone(const SegmentList& in, const SegmentList& out, DType dtype, double prescale,
-                    double postscale);
   void allreduce_one_shot(const AllreduceJob& job, const SegmentList& in, PhaseTimes& times);
   void allreduce_in_shares(const AllreduceJob& job, const SegmentList& in, PhaseTimes& times);
   std::vector<SegmentList> stage(const std::vector<SegmentList>& lists, DType dtype,

@@ -100,14 +100,6 @@ class SocketCommunicator::Reduction {
   std::size_t chunk_;
 };
 
-void SocketCommunicator::reduce_alone(const SegmentList& in, const SegmentList& out, DType dtype,
-                                      double prescale, double postscale) {
-  copy_segments(in, out, in.bytes());
-  for (const double scale : {prescale, postscale}) {
-    if (scale != 1.0) scale_segments(out, dtype, scale);
-  }
-}
-
 /// A copy of the lists, scaled, end to end.
 std::vector<SegmentList> SocketCommunicator::stage(const std::vector<SegmentList>& lists,
                                                    DType dtype, double prescale) {

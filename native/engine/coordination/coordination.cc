@@ -21,9 +21,11 @@ constexpr Nanos kEvictionPoll = 5 * kMillisecond;
 std::vector<bool> other_clocks(const HostSession& session) {
   std::vector<bool> others;
   const std::string own = time_space();
-  for (const PeerInfo& peer : session.peers) {
+  for (std::size_t rank = 0; rank < session.peers.size(); ++rank) {
+    const PeerInfo& peer = session.peers[rank];
     const std::string its = peer.here ? time_space(peer.pid) : std::string();
-    others.push_back(!peer.here || (!own.empty() && !its.empty() && its != own));
+    const bool differs = !own.empty() && !its.empty() && its != own;
+    others.push_back(!session.is_here(static_cast<int>(rank)) || differs);
   }
   return others;
 }
@@ -184,7 +186,7 @@ void Coordination::check_stalls(const DriveLock& lock, Nanos now) {
   job_.arena.stall_checks().fetch_add(1, std::memory_order_relaxed);
   job_.wake_bridge();
   const StallVerdict verdict = stalls_.check(coordinator_, now);
-  if (verdict.tensors == 0) status_.stall_over();
+  if (verdict.tensors == 0) status_.stall_over(JobStatus::StallCause::kRanks);
   std::vector<wire::Schedule> queries;
   for (const int rank : verdict.ask_stacks_of) {
     wire::Schedule query;
@@ -197,7 +199,7 @@ void Coordination::check_stalls(const DriveLock& lock, Nanos now) {
   if (!verdict.report.empty()) {
     if (timeline_.active()) timeline_.instant("STALL", now);
     recorder_.stall(verdict.report);
-    status_.stalled(verdict.report, verdict.tensors, now);
+    status_.stalled(JobStatus::StallCause::kRanks, verdict.report, verdict.tensors, now);
     if (verdict.shut_down) {
       HVD_LOG_RANK(kError, job_.rank) << verdict.report;
       announce_end(lock, "a tensor was waited for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");

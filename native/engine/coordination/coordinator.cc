@@ -52,6 +52,13 @@ std::string not_with_join(const wire::Request& request, const std::vector<int>& 
          request.name + "; until all ranks have joined, only allreduce goes on.";
 }
 
+/// The description of a rank that has announced the tensor: a variant, or else the entry's own.
+const wire::Request& meant_by(const TensorEntry& entry, int rank) {
+  const auto found = std::find_if(entry.variants.begin(), entry.variants.end(),
+                                  [rank](const auto& variant) { return variant.first == rank; });
+  return found == entry.variants.end() ? entry.description : found->second;
+}
+
 bool counts_for_steps(const wire::Request& request) {
   return request.process_set == 0 && request.kind == OpKind::kAllreduce;
 }
@@ -175,44 +182,46 @@ void Coordinator::complete_if_all_there(TensorEntry& entry, Nanos now) {
   complete(entry, now);
 }
 
-/// Each rank's description is either a variant or the entry's own; all are compared with that of
-/// the first rank that has announced. Returns why they do not match, or merges them.
-std::string Coordinator::agree(TensorEntry& entry) {
-  if (entry.variants.empty()) return {};
-  const auto variant_of = [&entry](int rank) {
-    const auto found = std::find_if(entry.variants.begin(), entry.variants.end(),
-                                    [rank](const auto& v) { return v.first == rank; });
-    return found == entry.variants.end() ? nullptr : &found->second;
-  };
-  std::vector<int> ranks;
-  for (const int rank : sets_.ranks(entry.description.process_set)) {
-    if (entry.by[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
-  }
-  const wire::Request* first_variant = variant_of(ranks.front());
-  const wire::Request first = first_variant != nullptr ? *first_variant : entry.description;
-  for (const int rank : ranks) {
-    const wire::Request* theirs = variant_of(rank);
-    std::string why =
-        disagreement(first, ranks.front(), theirs != nullptr ? *theirs : entry.description, rank);
-    if (!why.empty()) return why;
-  }
-  entry.description = first;
-  entry.described_by = ranks.front();
-  entry.recorded_in = 0;
-  return {};
+/// The first rank of the set that has announced the tensor: the others are compared with this one.
+int Coordinator::first_announcer(const TensorEntry& entry) const {
+  const std::vector<int>& ranks = sets_.ranks(entry.description.process_set);
+  const auto first = std::find_if(ranks.begin(), ranks.end(), [&entry](int rank) {
+    return entry.by[static_cast<std::size_t>(rank)];
+  });
+  HVD_CHECK(first != ranks.end());
+  return *first;
 }
 
-/// All ranks have announced: the tensor is ready, or it cannot be run.
+/// Why the tensor cannot be run as the ranks have announced it; empty if it can.
+std::string Coordinator::refusal(const TensorEntry& entry, int first) const {
+  const wire::Request& wanted = meant_by(entry, first);
+  if (!entry.variants.empty()) {
+    for (const int rank : sets_.ranks(entry.description.process_set)) {
+      if (!entry.by[static_cast<std::size_t>(rank)]) continue;
+      std::string why = disagreement(wanted, first, meant_by(entry, rank), rank);
+      if (!why.empty()) return why;
+    }
+  }
+  std::string why = unusable(wanted);
+  if (!why.empty()) return why;
+  if (entry.absent.empty() || wanted.kind == OpKind::kAllreduce) return {};
+  return not_with_join(wanted, entry.absent);
+}
+
+/// All ranks have announced: the tensor is ready, or it cannot be run. In the second case the entry
+/// keeps the description that the ranks go on to mean by its slot.
 void Coordinator::complete(TensorEntry& entry, Nanos now) {
   if (observer_ != nullptr) observer_->on_all_ready(entry, now);
   const bool as_before = entry.slot != wire::kNoSlot && entry.variants.empty();
   if (as_before && entry.absent.empty()) return set_ready(entry, now);
-  if (const std::string why = agree(entry); !why.empty()) return reject(entry, why);
-  const wire::Request& description = entry.description;
-  if (const std::string why = unusable(description); !why.empty()) return reject(entry, why);
-  if (!entry.absent.empty() && description.kind != OpKind::kAllreduce) {
-    return reject(entry, not_with_join(description, entry.absent));
+  const int first = first_announcer(entry);
+  if (const std::string why = refusal(entry, first); !why.empty()) return reject(entry, why);
+  if (!entry.variants.empty()) {
+    entry.description = meant_by(entry, first);
+    entry.described_by = first;
+    entry.recorded_in = 0;
   }
+  const wire::Request& description = entry.description;
   if (about_sets(description.kind)) {
     changes_.push_back({description.kind, description.name, description.ranks});
     return forget(entry);

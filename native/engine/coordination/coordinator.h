@@ -129,7 +129,8 @@ class Coordinator {
   void complete_if_all_there(TensorEntry& entry, Nanos now);
   void complete(TensorEntry& entry, Nanos now);
   void set_ready(TensorEntry& entry, Nanos now);
-  std::string agree(TensorEntry& entry);
+  [[nodiscard]] int first_announcer(const TensorEntry& entry) const;
+  [[nodiscard]] std::string refusal(const TensorEntry& entry, int first) const;
   void reject(TensorEntry& entry, const std::string& why);
   void assign_slot(TensorEntry& entry);
   /// False if all are in flight.

@@ -20,7 +20,7 @@ StepWatch::StepWatch(const Job& job, const StragglerOptions& options, RecordingC
   // For ranks on other hosts it is not known whether they wait for a CPU.
   if (!job.arena.oversubscribed() || options.share <= 0 || job.session.across_hosts()) return;
   std::vector<int> pids;
-  for (const PeerInfo& peer : job.session.peers) pids.push_back(peer.pid);
+  for (const PeerInfo& peer : job.session.peers) pids.push_back(peer.here ? peer.pid : 0);
   cpu_waits_.emplace(std::move(pids));
   // If ranks take turns, one may be the last only because of the order of turns.
   stragglers_.set_excuse(

@@ -142,9 +142,9 @@ void DeviceCompletions::look(Batches& batches, bool closely) {
   if (closely) failure = failure_of(batches);
   const std::optional<std::string> over = hooks_.aborted();
   if (!over && failure.empty()) std::erase_if(batches, done);
-  if (closely && !over && failure.empty()) report_slow(batches);
   if (!over && !failure.empty()) hooks_.fail(failure);
   hand_over(std::move(finished));
+  if (closely && !over && failure.empty()) report_slow(batches);
   if (over || !failure.empty()) {
     const std::optional<std::string> why = over ? over : hooks_.aborted();
     give_up(batches, why.value_or(failure));
@@ -174,6 +174,8 @@ void DeviceCompletions::give_up(Batches& batches, const std::string& why) {
 
 void DeviceCompletions::hand_over(Batches finished) {
   if (finished.empty()) return;
+  const auto was_slow = [](const auto& batch) { return batch->reports > 0; };
+  if (hooks_.slow_over && std::ranges::any_of(finished, was_slow)) hooks_.slow_over();
   {
     const std::lock_guard lock(mutex_);
     under_way_ -= finished.size();

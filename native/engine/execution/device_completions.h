@@ -31,6 +31,8 @@ class DeviceCompletions {
     /// Aborts all communicators, including those whose batches are not known here. If not set, only
     /// the communicators of known batches are aborted.
     std::function<void()> abort = {};
+    /// The batch of the last slow() is under way no more; called before done(). May be empty.
+    std::function<void()> slow_over = {};
   };
 
   /// `patience`: 0 = without limit.

@@ -44,12 +44,12 @@ std::shared_ptr<const Device> Gpus::use(int index) {
   return use_locked(index);
 }
 
-bool Gpus::any() {
+void Gpus::try_use(int index) {
   const std::lock_guard lock(mutex_);
+  if (in_use_) return;
   try {
-    return driver()->devices() > 0;
-  } catch (const Error&) {
-    return false;
+    use_locked(index);
+  } catch (const Error&) {  // tensors will say why, if this process ever has any on a GPU
   }
 }
 

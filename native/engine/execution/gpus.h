@@ -31,9 +31,8 @@ class Gpus {
   /// there is no CUDA driver or no such GPU, or if another GPU is in use; Error(kAborted) if the
   /// GPU cannot be used.
   std::shared_ptr<const Device> use(int index);
-  /// Whether there is a driver that works and sees a GPU. Loads it. use() throws the reason if
-  /// there is none.
-  bool any();
+  /// use(), but does nothing if a GPU is in use already, or if this one cannot be used.
+  void try_use(int index);
   /// Null before the first use().
   std::shared_ptr<const Device> in_use();
   /// The profiler to be told about work on the GPU; null if there is none, and before the first

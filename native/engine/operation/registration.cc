@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "collective/kernels/segments.h"
+
 namespace hvdtune {
 
 bool Registration::has(const Operation& operation) const {
@@ -16,6 +18,7 @@ bool Registration::publish(const Operation& operation) {
   const wire::Request& request = operation.request;
   if (request.kind != OpKind::kAllreduce || request.reduce_op == ReduceOp::kAdasum) return false;
   offsets_.clear();
+  SegmentList memory_of_all;
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(request.tensors[i].bytes());
     const TensorMemory& memory = operation.memory[i];
@@ -23,8 +26,10 @@ bool Registration::publish(const Operation& operation) {
     const auto offset = bytes == 0 ? 0 : heap_->offset_of(memory.out, bytes);
     if (!offset) return false;
     offsets_.push_back(*offset);
+    if (request.tensors.size() > 1) memory_of_all.add(memory.out, bytes);
   }
-  if (offsets_.empty()) return false;
+  // A tensor that is in a group twice would be reduced twice in its place.
+  if (offsets_.empty() || memory_of_all.overlaps()) return false;
   std::uint64_t place = offsets_.front();
   if (offsets_.size() > 1) {
     std::shared_ptr<SharedBlock>& list = lists_[operation.slot];

@@ -29,7 +29,8 @@ class Registration {
   [[nodiscard]] bool has(const Operation& operation) const;
 
   /// Publishes the positions of the tensors of an operation with a slot. False if it is not an
-  /// allreduce in place of tensors in shared memory. One thread at a time.
+  /// allreduce in place of tensors in shared memory, each in a place of its own. One thread at a
+  /// time.
   bool publish(const Operation& operation);
 
   /// The slot was removed. One thread at a time, together with publish().

@@ -59,6 +59,8 @@ void ScheduleReader::change_settings(const DriveLock& lock, const wire::RuntimeS
 void ScheduleReader::add_set(const DriveLock& lock, const wire::Schedule& schedule) {
   const std::uint32_t set = schedule.process_set;
   submissions_.add_set(lock, set, {schedule.ranks.begin(), schedule.ranks.end()});
+  // First without a communicator: from then on no rank reads buffers that making one overwrites.
+  executor_.add_set(set, nullptr);
   executor_.add_set(set, make_communicator(set));
   executor_.add_registered_set(set, make_registered(set));
   submissions_.finish_change(lock, schedule.entries.front(), set);

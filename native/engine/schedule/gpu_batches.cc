@@ -51,7 +51,7 @@ void GpuBatches::watch_gpu() {
           [this](const DeviceBatch& batch, Nanos waited) {
             reports_.slow_gpu(batch.operations.front()->request.name, batch.tensors, waited);
           },
-          [this] { executor_->abort(); }},
+          [this] { executor_->abort(); }, [this] { reports_.gpu_done(); }},
       reports_.limits().patience());
 }
 

@@ -1,9 +1,9 @@
 #include "engine/watch/stack_service.h"
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 
+#include "base/utf8.h"
 #include "wire/codec.h"
 
 namespace hvdtune {
@@ -29,7 +29,7 @@ void StackService::answer() {
   std::optional<StackQuery::Answer> answer = own_.take();
   if (!answer) return;
   if (rank_ == 0) return arrived(0, answer->question, std::move(answer->text));
-  answer->text.resize(std::min(answer->text.size(), kLongest));
+  answer->text.resize(utf8_prefix(answer->text, kLongest).size());
   send_(0, message_of(kAnswer, answer->question, answer->text));
 }
 

@@ -37,7 +37,7 @@ void StallReports::absence(const std::vector<OperationPtr>* batch, const std::ve
                   " more wait for ranks " + wire::ranks_text({ranks.begin(), ranks.end()}));
   const std::string report =
       absence_report(tensors, states, in_seconds(limits_.warning), in_seconds(limits_.shutdown));
-  status_.stalled(report, tensors.size(), monotonic_now());
+  status_.stalled(JobStatus::StallCause::kRanks, report, tensors.size(), monotonic_now());
   if (!limits_.ends_job(waited)) {
     HVD_LOG_RANK(kWarning, job_.rank) << report;
     return;
@@ -55,7 +55,7 @@ void StallReports::slow_gpu(const std::string& first_name, std::uint64_t tensors
                              " s; most likely it waits for the GPU of another rank, which is "
                              "stopped or busy";
   recorder_.stall(report);
-  status_.stalled(report, tensors, monotonic_now());
+  status_.stalled(JobStatus::StallCause::kGpu, report, tensors, monotonic_now());
   HVD_LOG_RANK(kWarning, job_.rank) << report;
   if (!limits_.ends_job(waited)) return;
   job_.arena.abort("Horovod has been shut down: the GPU of rank " + std::to_string(job_.rank) +

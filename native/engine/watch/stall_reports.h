@@ -29,6 +29,8 @@ class StallReports {
   /// Its GPU is not done with a batch of `tensors` tensors. The GPU does not say which rank it
   /// waits for.
   void slow_gpu(const std::string& first_name, std::uint64_t tensors, Nanos waited);
+  /// The batch of the last slow_gpu() is under way no more.
+  void gpu_done() { status_.stall_over(JobStatus::StallCause::kGpu); }
   /// Rank 0 has not checked for stalls for `waited`, while this rank waits for operations.
   void silence(std::vector<std::string> names, Nanos waited);
 

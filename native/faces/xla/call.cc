@@ -24,8 +24,8 @@ void check_place(Engine& engine, const Call& call) {
       "tensor " + std::string(call.name) + ": the program was compiled for rank " +
       std::to_string(call.number(kCallIndex)) + " of " + std::to_string(call.number(kCallMembers)) +
       ", and this is rank " + std::to_string(index) + " of " + std::to_string(members) +
-      ", for which the shapes of its results differ; after a change of the ranks compile it "
-      "anew (with JAX: jax.clear_caches())");
+      ", for which its results differ; after a change of the ranks compile it anew (with JAX: "
+      "jax.clear_caches())");
 }
 
 /// Waits for an operation. `results`: of its tensors; results that the engine has allocated are
@@ -151,7 +151,7 @@ void run_call(const Call& call, std::span<const Tensor> tensors, std::span<const
     refuse_call("hvdtune's custom call takes tensors, and returns as many");
   }
   const std::shared_ptr<Engine> engine = running_engine();
-  if (call.changes_rows()) check_place(*engine, call);
+  if (call.changes_rows() || call.number(kCallMembers) != 0) check_place(*engine, call);
   if (call.number(kCallGrouped) != 0) {
     run_group(*engine, call, tensors, results);
   } else if (tensors.size() > 1) {

@@ -19,7 +19,7 @@ enum CallNumber : int {
   kCallRoot,
   kCallProcessSet,
   kCallGrouped,
-  kCallMembers,  ///< size of the process set for which the shapes were computed
+  kCallMembers,  ///< size of the process set for which the program was compiled; 0: it serves any
   kCallIndex,    ///< of this rank among them
   kCallEqual,    ///< every member has as many rows as this rank
   kCallNumbers
@@ -59,7 +59,7 @@ struct Tensor {
 
 /// Submits the tensors to the running engine, and returns when the results are complete. Throws
 /// Error with the engine's text; also if an allgather, alltoall or reducescatter has results of
-/// other shapes than the program was compiled with.
+/// other shapes than the program was compiled with, or if it was compiled for another place.
 void run_call(const Call& call, std::span<const Tensor> tensors, std::span<const Tensor> results);
 
 /// The text of an error for XLA. Code that restarts training recognises an operation that failed

@@ -18,7 +18,8 @@ namespace hvdtune::faces::xla {
 ///              parts
 ///
 /// Errors have the engine's text. Allgather, alltoall and reducescatter fail if their results do
-/// not have the shapes that the program was compiled with.
+/// not have the shapes that the program was compiled with, and every call that was compiled for a
+/// place fails in another.
 FfiError* call_collective(FfiCallFrame* frame);
 
 }  // namespace hvdtune::faces::xla

@@ -104,18 +104,19 @@ JobStatus::Lately JobStatus::lately() const {
   return found;
 }
 
-void JobStatus::stalled(const std::string& report, std::size_t tensors, Nanos now) {
+void JobStatus::stalled(StallCause cause, const std::string& report, std::size_t tensors,
+                        Nanos now) {
   const std::lock_guard lock(mutex_);
   ++stall_reports_;
-  if (stalled_tensors_ == 0) stalled_since_ = now;
-  stalled_tensors_ = tensors;
-  stall_report_ = report;
+  Stall& stall = stalls_[static_cast<std::size_t>(cause)];
+  if (stall.tensors == 0) stall.since = now;
+  stall.tensors = tensors;
+  stall.report = report;
 }
 
-void JobStatus::stall_over() {
+void JobStatus::stall_over(StallCause cause) {
   const std::lock_guard lock(mutex_);
-  stalled_tensors_ = 0;
-  stall_report_.clear();
+  stalls_[static_cast<std::size_t>(cause)] = {};
 }
 
 void JobStatus::note(const std::string& key, const std::string& text) {
@@ -141,6 +142,15 @@ std::string JobStatus::json(Nanos now) const {
   const std::uint64_t in_batches = std::max(scheduled_.load(), executed) - executed;
   const std::size_t incomplete = incomplete_.load();
   const std::size_t ready = ready_.load();
+  std::size_t stalled_tensors = 0;
+  Nanos stalled_since = now;
+  std::string reports;
+  for (const Stall& stall : stalls_) {
+    if (stall.tensors == 0) continue;
+    stalled_tensors += stall.tensors;
+    stalled_since = std::min(stalled_since, stall.since);
+    reports += (reports.empty() ? "" : "\n") + stall.report;
+  }
   std::string out =
       "\"uptime_s\":" + seconds(now - began_) + ",\"steps\":" + std::to_string(steps_) +
       ",\"step_s\":" + step_time +
@@ -156,10 +166,9 @@ std::string JobStatus::json(Nanos now) const {
       ",\"straggler\":" + number_or_null(late_rank_) +
       ",\"straggler_host\":" + number_or_null(late_host_) +
       ",\"stall_reports\":" + std::to_string(stall_reports_) +
-      ",\"stalled_tensors\":" + std::to_string(stalled_tensors_);
-  if (stalled_tensors_ > 0) {
-    out += ",\"stalled_for_s\":" + seconds(now - stalled_since_) +
-           ",\"stall\":" + quoted(stall_report_);
+      ",\"stalled_tensors\":" + std::to_string(stalled_tensors);
+  if (stalled_tensors > 0) {
+    out += ",\"stalled_for_s\":" + seconds(now - stalled_since) + ",\"stall\":" + quoted(reports);
   }
   out += ",\"lateness\":[";
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {

@@ -22,6 +22,9 @@ namespace hvdtune {
 /// the engine is stuck in an operation.
 class JobStatus {
  public:
+  /// What holds tensors up: other ranks, or this rank's GPU.
+  enum class StallCause : std::size_t { kRanks, kGpu };
+
   /// `host_of`: by rank, the number of its host, from 0 on.
   explicit JobStatus(const std::vector<int>& host_of)
       : ranks_(host_of.size()),
@@ -42,8 +45,9 @@ class JobStatus {
   void scheduled(std::uint64_t batches, std::int64_t bytes);
   /// A step has ended. `blocked`: how long this rank's callers have been blocked since the start.
   void step(const StepRecord& step, Nanos blocked, const StragglerWatch& stragglers);
-  void stalled(const std::string& report, std::size_t tensors, Nanos now);
-  void stall_over();
+  /// A report that `tensors` tensors stall; they do until stall_over() of the same cause.
+  void stalled(StallCause cause, const std::string& report, std::size_t tensors, Nanos now);
+  void stall_over(StallCause cause);
   /// Adds a line for another part of the program, for example the tuner. An empty text removes it.
   void note(const std::string& key, const std::string& text);
 
@@ -62,6 +66,11 @@ class JobStatus {
     Nanos time = 0;
     Nanos blocked = 0;
     Nanos left_out = 0;  // time of the steps that take long once
+  };
+  struct Stall {
+    std::size_t tensors = 0;  // 0 = none
+    Nanos since = 0;          // its first report
+    std::string report;
   };
   [[nodiscard]] std::vector<Nanos> durations() const;
   [[nodiscard]] Lately lately() const;
@@ -88,9 +97,7 @@ class JobStatus {
   int late_rank_ = -1;
   int late_host_ = -1;
   std::uint64_t stall_reports_ = 0;
-  std::size_t stalled_tensors_ = 0;
-  Nanos stalled_since_ = 0;
-  std::string stall_report_;
+  std::array<Stall, 2> stalls_{};  // by cause
   std::map<std::string, std::string> notes_;
 };
 

@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string_view>
+
+#include "base/utf8.h"
 
 namespace hvdtune {
 namespace {
@@ -282,9 +284,9 @@ void Arena::abort(const std::string& text) noexcept {
   auto* header = reinterpret_cast<Header*>(base_);
   std::uint32_t expected = kRunning;
   if (header->abort_state.compare_exchange_strong(expected, kWriting)) {
-    const std::size_t length = std::min(text.size(), std::size_t{kAbortTextBytes - 1});
-    std::memcpy(header->abort_text, text.data(), length);
-    header->abort_text[length] = '\0';
+    const std::string_view whole = utf8_prefix(text, kAbortTextBytes - 1);
+    std::memcpy(header->abort_text, whole.data(), whole.size());
+    header->abort_text[whole.size()] = '\0';
     header->abort_state.store(kAborted, std::memory_order_seq_cst);
   }
   for (int rank = 0; rank < ranks_; ++rank) header->doorbells[rank].wake_all();

@@ -511,7 +511,9 @@ void Bridge::take_from_above(const News& news) {
       receive_pause_ = 0;
       return;
     case NewsType::kState:
-      return set_bridge_state(arena_, news.number, news.value);
+      set_bridge_state(arena_, news.number, news.value);
+      // Announcements that complete nothing ring no bell, but a stall check must learn of them.
+      return wake();
     case NewsType::kReleaseSlot:
       if (news.number >= kMaxSlots) throw wire::DecodeError("an unknown slot");
       return arena_.slot_round(news.number).reset();

@@ -36,9 +36,10 @@ LivenessWatch::LivenessWatch(const HostSession& session, int rank, Events events
       wakeup_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (std::size_t peer = 0; peer < session.sockets.size(); ++peer) {
     if (static_cast<int>(peer) == rank || !session.sockets[peer].valid()) continue;
-    // Without pidfd_open (Linux < 5.3) the socket alone is watched.
-    const auto pid = session.peers[peer].pid;
-    Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    // The socket alone is watched without pidfd_open (Linux < 5.3), and if the kernel knows the
+    // process by no pid here, or even another process by this one.
+    const PeerInfo& process = session.peers[peer];
+    Fd pidfd(process.here ? static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)) : -1);
     sockets_[peer] = session.sockets[peer].get();
     watched_.push_back({static_cast<int>(peer), session.sockets[peer].get(), std::move(pidfd)});
   }

@@ -36,33 +36,40 @@ void pause(Nanos time) {
 
 /// One attempt.
 Attempt reach(const std::vector<TcpAddress>& addresses, const RendezvousOptions& options,
-              const Introduction& introduction, bool answered, Nanos deadline) {
+              const Introduction& introduction, bool known, Nanos deadline) {
   Attempt attempt;
   const std::string message = introduction.encode();
   auto untried = static_cast<Nanos>(addresses.size());
   const auto introduce = [&](const Fd& socket, std::string& cause) {
     options.on_wait();
-    // Another service may accept and then stay silent: this leaves time for the other addresses.
-    const Nanos share =
-        std::max<Nanos>(0, deadline - monotonic_now()) / std::max<Nanos>(1, untried--);
+    // Another service may accept and then stay silent: this leaves time for the other addresses,
+    // if there are any.
+    const Nanos now = monotonic_now();
+    const Nanos most = known && addresses.size() == 1 ? kForever : options.introduction;
+    const Nanos share = std::max<Nanos>(0, deadline - now) / std::max<Nanos>(1, untried--);
+    const Nanos until = now + std::min(share, most);
     if (TcpAddress::local(socket.get()).text() == TcpAddress::peer(socket.get()).text()) {
       // The kernel gave this side the very port that it connects to, where nobody listens yet.
       cause = "nobody listens there";
       return false;
     }
     configure_lane(socket, introduction.lane, options.vanish);
-    const Nanos until = monotonic_now() + std::min(share, kIntroductionTime);
     const auto& wait = options.on_wait;
     const auto verdict = handshake::connect_side(socket, options.secret, until, cause, wait);
     attempt.refused |= verdict == handshake::Verdict::kRefused;
     attempt.closed |= verdict == handshake::Verdict::kClosed;
+    attempt.silent |= verdict == handshake::Verdict::kSilent;
     if (verdict != handshake::Verdict::kTrusted) return false;
-    tcp::Outcome outcome = tcp::send_message(socket, message, until, wait);
+    // It is a rank of the job. Once introduced, the connection may be the one that it keeps: giving
+    // it up for another one would leave that rank with a closed one.
+    const Nanos last = known ? deadline : until;
+    tcp::Outcome outcome = tcp::send_message(socket, message, last, wait);
     std::string answer;
-    if (outcome == tcp::Outcome::kDone && answered) {
-      outcome = tcp::receive_message(socket, answer, until, wait);
+    if (outcome == tcp::Outcome::kDone && known) {
+      outcome = tcp::receive_message(socket, answer, last, wait);
     }
-    if (outcome == tcp::Outcome::kDone && (!answered || answer == kWelcome)) return true;
+    if (outcome == tcp::Outcome::kDone && (!known || answer == kWelcome)) return true;
+    attempt.closed |= outcome == tcp::Outcome::kClosed;
     cause = outcome == tcp::Outcome::kTimeout ? "no answer" : "another rank listens there";
     return false;
   };
@@ -84,13 +91,14 @@ Attempt reach_patiently(const std::vector<TcpAddress>& addresses, const Rendezvo
   int closings = 0;
   while (true) {
     // Long enough for a slow network; afterwards the name is resolved again.
-    const Nanos until = known ? deadline : std::min(deadline, monotonic_now() + kIntroductionTime);
+    const Nanos until =
+        known ? deadline : std::min(deadline, monotonic_now() + options.introduction);
     Attempt attempt = reach(addresses, options, introduction, known, until);
     refusals += attempt.refused ? 1 : 0;
     closings += attempt.closed ? 1 : 0;
     // If it hangs up, it may not be rank 0, but an earlier user of the port.
-    const bool hopeless =
-        known && (closings == kMostRefusals || !(attempt.refused || attempt.closed));
+    const bool hopeless = known && (closings == kMostRefusals ||
+                                    !(attempt.refused || attempt.closed || attempt.silent));
     if (attempt.socket.valid() || refusals == kMostRefusals || hopeless ||
         monotonic_now() >= deadline) {
       return attempt;
@@ -277,6 +285,7 @@ std::vector<Mesh::Peer> peers_of(const Directory& directory) {
 std::unique_ptr<Mesh> connect_all(const RendezvousOptions& options, const Directory& directory,
                                   std::vector<Fd> notices, TcpListener* listener) {
   auto mesh = std::make_unique<Mesh>(options.rank, peers_of(directory), options.vanish);
+  mesh->set_names(options.names);
   TcpAddress rank0;
   for (std::size_t rank = 0; rank < notices.size(); ++rank) {
     if (!notices[rank].valid()) continue;

@@ -19,8 +19,6 @@ namespace hvdtune {
 class TcpListener;
 struct RendezvousOptions;
 
-/// Time that a connection has to show that it is the right one; several addresses share it.
-inline constexpr Nanos kIntroductionTime = 10 * kSecond;
 /// A rank's answer to another one that has connected to it.
 inline constexpr const char* kWelcome = "welcome";
 
@@ -33,11 +31,13 @@ struct Attempt {
   std::string why;
   bool refused = false;  ///< one of the two processes does not trust the other
   bool closed = false;   ///< the other side hung up, perhaps because of too many connections
+  bool silent = false;   ///< it has not answered in time, perhaps because it is stopped
 };
 
 /// Connects to a rank, proves that this process belongs to the job, and introduces it. Retries:
-/// rank 0 may not listen yet (unless the rank is `known` to listen), and many connections from
-/// strangers may have taken this process's place in the listener's queue.
+/// rank 0 may not listen yet (unless the rank is `known` to listen), many connections from
+/// strangers may have taken this process's place in the listener's queue, and a process that is
+/// stopped, or gets no CPU, answers only when it goes on.
 ///
 /// A `known` rank must answer with a welcome, which confirms that it is the intended rank: several
 /// hosts can have the same address on different networks, and a host may reach itself under an

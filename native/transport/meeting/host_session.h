@@ -16,8 +16,10 @@ namespace hvdtune {
 
 struct PeerInfo {
   std::string hostname;
-  int pid = 0;
-  bool here = true;  ///< on this host: the pid is valid here, and memory is shared
+  int pid = 0;  ///< for messages, and for the kernel if the process is `here`
+  /// Whether the kernel knows the process by this pid here. It does not on another host, nor in a
+  /// container with pids of its own, even if memory is shared (HostSession::is_here).
+  bool here = true;
 };
 
 /// A host's ranks after they have met: the shared arena, and a connection between the leader and
@@ -40,7 +42,10 @@ struct HostSession {
   std::vector<int> host_of;  ///< by rank: the number of its host
 
   [[nodiscard]] bool across_hosts() const { return mesh != nullptr; }
-  [[nodiscard]] bool is_here(int rank) const { return peers[static_cast<std::size_t>(rank)].here; }
+  /// Whether `rank` is on this host, where memory is shared.
+  [[nodiscard]] bool is_here(int rank) const {
+    return std::binary_search(local.begin(), local.end(), rank);
+  }
   /// Index of `rank` among this host's ranks.
   [[nodiscard]] int local_index(int rank) const {
     return static_cast<int>(std::lower_bound(local.begin(), local.end(), rank) - local.begin());

@@ -81,16 +81,20 @@ std::vector<std::vector<int>> hosts_of(const std::vector<std::string>& ids) {
   return hosts;
 }
 
+/// `all`: connects all ranks.
 std::shared_ptr<Mesh> connect_leaders(RendezvousOptions rendezvous, int host,
-                                      const std::vector<std::vector<int>>& hosts) {
+                                      const std::vector<std::vector<int>>& hosts, Mesh& all) {
   rendezvous.rank = host;
   rendezvous.size = static_cast<int>(hosts.size());
   rendezvous.agreement = "the hosts' first ranks";
-  std::shared_ptr<Mesh> mesh = form_mesh(rendezvous);
-  std::vector<int> names;
-  for (const std::vector<int>& ranks : hosts) names.push_back(ranks.front());
-  mesh->set_names(std::move(names));
-  return mesh;
+  for (const std::vector<int>& ranks : hosts) rendezvous.names.push_back(ranks.front());
+  try {
+    return form_mesh(rendezvous);
+  } catch (const Error& error) {
+    // What a leader says, or that it is gone, may be the consequence of another rank's failure.
+    if (error.kind() == ErrorKind::kAborted) all.hear_reason(0);
+    throw;
+  }
 }
 
 }  // namespace
@@ -102,8 +106,6 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
   if (options.rank == 0) rendezvous.listener = listen_for_ranks(rendezvous);
   std::shared_ptr<Mesh> mesh = form_mesh(rendezvous);
   const auto hosts = hosts_of(tell_all(*mesh, network->host_id, options));
-  if (hosts.size() == 1) return meet_on_host(options);
-
   std::vector<int> host_of(static_cast<std::size_t>(options.size));
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     for (const int rank : hosts[host]) {
@@ -111,15 +113,26 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
     }
   }
   const int host = host_of[static_cast<std::size_t>(options.rank)];
+  const std::vector<int>& local = hosts[static_cast<std::size_t>(host)];
   MeetingOptions here = options;
-  here.local = hosts[static_cast<std::size_t>(host)];
-  // Otherwise, hosts that share one machine would meet at the same name.
-  here.endpoint += "/host" + std::to_string(host);
+  // A rank that fails from here on tells all others why.
+  here.on_wait = [&options, &mesh] {
+    options.on_wait();
+    mesh->look();
+  };
+  here.hear_reason = [&mesh, &local] { mesh->hear_reason(local.front()); };
+  rendezvous.on_wait = here.on_wait;
+  if (hosts.size() > 1) {
+    here.local = local;
+    // Otherwise, hosts that share one machine would meet at the same name.
+    here.endpoint += "/host" + std::to_string(host);
+  }
   try {
     HostSession session = meet_on_host(here);
+    if (hosts.size() == 1) return session;
     if (options.rank == session.leader) {
       try {
-        session.leaders = connect_leaders(std::move(rendezvous), host, hosts);
+        session.leaders = connect_leaders(std::move(rendezvous), host, hosts, *mesh);
       } catch (const std::exception& error) {
         session.arena->abort(error.what());  // otherwise this host's ranks would report a death
         throw;

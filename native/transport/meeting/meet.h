@@ -33,7 +33,9 @@ struct NetworkOptions {
 /// with the lowest as their leader; then the leaders connect with each other. If all ranks turn out
 /// to be on one host, all network connections are closed.
 ///
-/// Throws what meet_on_host() and form_mesh() throw.
+/// Throws what meet_on_host() and form_mesh() throw. A rank that fails after the first of these
+/// steps tells all others why. Those that wait, on any host, throw Error(kAborted) with its text at
+/// once; if the ranks of a host have met already, their arena is aborted with it.
 HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptions>& network);
 
 }  // namespace hvdtune

@@ -19,10 +19,10 @@
 namespace hvdtune {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x68766474'0001'0007;  // "hvdt", protocol version
-// Pause between two looks for rank 0 if it cannot notify this process.
+constexpr std::uint64_t kMagic = 0x68766474'0001'0008;  // "hvdt", protocol version
+// Pause between two looks for the leader if it cannot notify this process.
 constexpr Nanos kRetry = 5 * kMillisecond;
-// How long rank 0 reports a disagreement to ranks that still arrive.
+// How long the leader reports a disagreement to ranks that still arrive.
 constexpr Nanos kGrace = 3 * kSecond;
 // Sent after the welcome, with the heap's descriptor if there is a heap.
 constexpr const char* kHeap = "heap";
@@ -60,11 +60,13 @@ struct Hello {
   }
 };
 
-/// Rank 0's answer: an error for all, or the list of ranks (with the arena's descriptor).
+/// The leader's answer: an error for all, or the list of ranks (with the arena's descriptor).
 std::string encode_welcome(const std::string& error, const std::vector<PeerInfo>& peers) {
   wire::Encoder out;
   out.put(kMagic).put(error).put(static_cast<std::uint32_t>(peers.size()));
-  for (const PeerInfo& peer : peers) out.put(peer.hostname).put(peer.pid);
+  for (const PeerInfo& peer : peers) {
+    out.put(peer.hostname).put(peer.pid).put(static_cast<std::uint8_t>(peer.here));
+  }
   return out.take();
 }
 
@@ -72,10 +74,11 @@ std::string decode_welcome(std::string_view bytes, std::vector<PeerInfo>& peers)
   wire::Decoder in(bytes);
   if (in.get<std::uint64_t>() != kMagic) throw wire::DecodeError("another protocol version");
   std::string error = in.get_string();
-  peers.resize(in.get_count(sizeof(std::uint32_t) + sizeof(int)));
+  peers.resize(in.get_count(sizeof(std::uint32_t) + sizeof(int) + sizeof(std::uint8_t)));
   for (PeerInfo& peer : peers) {
     peer.hostname = in.get_string();
     peer.pid = in.get<int>();
+    peer.here = in.get<std::uint8_t>() != 0;
   }
   return error;
 }
@@ -85,6 +88,15 @@ std::vector<int> local_ranks(const MeetingOptions& options) {
   std::vector<int> ranks(static_cast<std::size_t>(options.size));
   for (int rank = 0; rank < options.size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
   return ranks;
+}
+
+int leader_of(const MeetingOptions& options) {
+  return options.local.empty() ? 0 : options.local.front();
+}
+
+/// "rank 2"
+std::string leader_name(const MeetingOptions& options) {
+  return "rank " + std::to_string(leader_of(options));
 }
 
 /// A session in which only the ranks are set.
@@ -118,7 +130,8 @@ class Host {
     UnixAcceptor acceptor(listener);
     if (!listener.valid()) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "another process already is rank 0 of job " + options_.endpoint +
+                  "another process already is " + leader_name(options_) + " of job " +
+                      options_.endpoint +
                       "; two jobs must not share HVDTUNE_JOB_ID, and one rank must not be given "
                       "to two processes");
     }
@@ -176,13 +189,15 @@ class Host {
     try {
       hello = Hello::decode(message);
     } catch (const wire::DecodeError& problem) {
-      unix_socket::send(socket, encode_welcome("rank 0 runs another version of hvdtune", {}));
+      const std::string error = leader_name(options_) + " runs another version of hvdtune";
+      unix_socket::send(socket, encode_welcome(error, {}));
       return false;
     }
     if (!equal_in_constant_time(hello.secret, options_.secret)) {
-      unix_socket::send(socket, encode_welcome("rank 0 does not accept this process: its "
-                                               "HVDTUNE_SECRET is not the job's",
-                                               {}));
+      const std::string error = leader_name(options_) +
+                                " does not accept this process: its HVDTUNE_SECRET is not the "
+                                "job's";
+      unix_socket::send(socket, encode_welcome(error, {}));
       return false;
     }
     if (error_.empty()) {
@@ -196,17 +211,18 @@ class Host {
     const auto rank = static_cast<std::size_t>(hello.rank);
     session_.sockets[rank] = std::move(socket);
     cpus_.push_back(hello.cpus);
-    // Use the pid that the kernel reports: in another pid namespace the process has another pid.
-    session_.peers[rank] = {hello.hostname, pid != 0 ? pid : hello.pid};
+    // In another pid namespace the process has another pid than here, or none here (0).
+    session_.peers[rank] = {hello.hostname, pid != 0 ? pid : hello.pid, pid != 0};
     return true;
   }
 
   void check(const Hello& hello) {
     const auto rank = static_cast<std::size_t>(hello.rank);
     const bool taken = rank < session_.sockets.size() && session_.sockets[rank].valid();
-    error_ = objection_to({hello.rank, hello.size, hello.pid, hello.hostname, hello.agreement},
-                          {0, options_.size, getpid(), options_.hostname, options_.agreement},
-                          taken ? session_.peers[rank].pid : 0);
+    error_ = objection_to(
+        {hello.rank, hello.size, hello.pid, hello.hostname, hello.agreement},
+        {options_.rank, options_.size, getpid(), options_.hostname, options_.agreement},
+        taken ? session_.peers[rank].pid : 0);
     const std::vector<int>& here = session_.local;
     if (error_.empty() && std::find(here.begin(), here.end(), hello.rank) == here.end()) {
       error_ = "rank " + std::to_string(hello.rank) + " contacted the ranks of another host";
@@ -243,10 +259,10 @@ class Host {
   ErrorKind kind_ = ErrorKind::kInvalidArgument;
 };
 
-/// Looks for rank 0, opens a mailbox, and looks again. Rank 0 first listens and then notifies, so
-/// it is either found or sends a notice. A rank that arrives early can therefore sleep instead of
-/// polling.
-Fd connect_to_rank0(const MeetingOptions& options, Nanos deadline) {
+/// Looks for the leader, opens a mailbox, and looks again. The leader first listens and then
+/// notifies, so it is either found or sends a notice. A rank that arrives early can therefore sleep
+/// instead of polling.
+Fd connect_to_leader(const MeetingOptions& options, Nanos deadline) {
   Fd mailbox;
   for (bool first = true;; first = false) {
     Fd socket = unix_socket::connect(options.endpoint);
@@ -256,23 +272,24 @@ Fd connect_to_rank0(const MeetingOptions& options, Nanos deadline) {
       continue;
     }
     if (monotonic_now() >= deadline) {
-      throw Error(ErrorKind::kTimeout, rank0_absence_text(options.timeout));
+      throw Error(ErrorKind::kTimeout, leader_absence_text(leader_of(options), options.timeout));
     }
     options.on_wait();
     if (mailbox.valid()) {
       unix_socket::await_notice(mailbox, std::min(deadline, monotonic_now() + tcp::kWaitSlice));
-    } else {  // another process claims to be this rank; rank 0 will say so
+    } else {  // another process claims to be this rank; the leader will say so
       const timespec pause{0, kRetry};
       nanosleep(&pause, nullptr);
     }
   }
 }
 
-/// Reads rank 0's answer; false if it hung up or the deadline has passed (then `timed_out`).
-bool ask_rank0(const MeetingOptions& options, const Fd& socket, Nanos deadline, std::string& answer,
-               Fd& arena_fd, bool& timed_out) {
+/// Reads the leader's answer; false if it hung up or the deadline has passed (then `timed_out`).
+bool ask_leader(const MeetingOptions& options, const Fd& socket, Nanos deadline,
+                std::string& answer, Fd& arena_fd, bool& timed_out) {
   if (unix_socket::peer_identity(socket).uid != getuid()) {
-    throw Error(ErrorKind::kInvalidArgument, "the process that claims to be rank 0 of job " +
+    throw Error(ErrorKind::kInvalidArgument, "the process that claims to be " +
+                                                 leader_name(options) + " of job " +
                                                  options.endpoint + " belongs to another user");
   }
   const Hello hello{options.rank,   options.size,      getpid(),        options.hostname,
@@ -287,34 +304,53 @@ bool ask_rank0(const MeetingOptions& options, const Fd& socket, Nanos deadline, 
   return received;
 }
 
+[[noreturn]] void report_ended_leader(const MeetingOptions& options) {
+  options.hear_reason();
+  throw Error(ErrorKind::kAborted,
+              leader_name(options) + " ended before all processes of the job had come");
+}
+
+/// Turns `session.peers` from how the leader sees them into how this process does. `leader_pid`:
+/// the leader's pid here; 0 = it has none.
+void look_from_here(HostSession& session, const MeetingOptions& options, pid_t leader_pid) {
+  PeerInfo& leader = session.peers[static_cast<std::size_t>(session.leader)];
+  // If the leader has the pid here that it has for itself, all pids that it knows are valid here.
+  const bool same_pids = leader_pid == leader.pid;
+  for (const int rank : session.local) {
+    PeerInfo& peer = session.peers[static_cast<std::size_t>(rank)];
+    peer.here = peer.here && same_pids;
+  }
+  if (leader_pid != 0) leader = {leader.hostname, leader_pid, true};
+  session.peers[static_cast<std::size_t>(options.rank)] = {options.hostname, getpid(), true};
+}
+
 HostSession join(const MeetingOptions& options) {
-  Fd socket = connect_to_rank0(options, monotonic_now() + options.timeout);
-  // Rank 0's timeout starts when rank 0 does, perhaps much later than this rank's; leave time for
-  // its verdict to arrive.
+  Fd socket = connect_to_leader(options, monotonic_now() + options.timeout);
+  // The leader's timeout starts when the leader does, perhaps much later than this rank's; leave
+  // time for its verdict to arrive.
   const Nanos last = monotonic_now() + options.timeout + 5 * kSecond;
   std::string message;
   Fd arena_fd;
   bool timed_out = false;
-  bool received = ask_rank0(options, socket, last, message, arena_fd, timed_out);
+  bool received = ask_leader(options, socket, last, message, arena_fd, timed_out);
   if (!received && !timed_out) {
-    // Rank 0 hangs up on a process that stays silent for seconds, for example because it was
-    // suspended before its hello. If rank 0 is still there, it waits for this rank.
+    // The leader hangs up on a process that stays silent for seconds, for example because it was
+    // suspended before its hello. If the leader is still there, it waits for this rank.
     if (Fd another = unix_socket::connect(options.endpoint); another.valid()) {
       socket = std::move(another);
-      received = ask_rank0(options, socket, last, message, arena_fd, timed_out);
+      received = ask_leader(options, socket, last, message, arena_fd, timed_out);
     }
   }
-  if (!received) {
-    throw Error(timed_out ? ErrorKind::kTimeout : ErrorKind::kAborted,
-                timed_out ? "rank 0 did not answer in time"
-                          : "rank 0 ended before all processes of the job had come");
+  if (!received && timed_out) {
+    throw Error(ErrorKind::kTimeout, leader_name(options) + " did not answer in time");
   }
+  if (!received) report_ended_leader(options);
   HostSession session = new_session(options);
   std::string error;
   try {
     error = decode_welcome(message, session.peers);
   } catch (const wire::DecodeError&) {
-    error = "rank 0 runs another version of hvdtune";
+    error = leader_name(options) + " runs another version of hvdtune";
   }
   if (!error.empty()) {
     throw Error(is_absence_text(error) ? ErrorKind::kTimeout : ErrorKind::kInvalidArgument, error);
@@ -322,12 +358,11 @@ HostSession join(const MeetingOptions& options) {
   session.arena = Arena::attach(arena_fd.get(), options.size);
   Fd heap_fd;
   if (!unix_socket::receive(socket, message, last, timed_out, &heap_fd) || message != kHeap) {
-    throw Error(ErrorKind::kAborted, "rank 0 ended before all processes of the job had come");
+    report_ended_leader(options);
   }
   if (heap_fd.valid()) session.heap = HeapFile::attach(heap_fd.get(), options.size);
-  const auto leader = static_cast<std::size_t>(session.leader);
-  session.peers[leader].pid = unix_socket::peer_identity(socket).pid;
-  session.sockets[leader] = std::move(socket);
+  look_from_here(session, options, unix_socket::peer_identity(socket).pid);
+  session.sockets[static_cast<std::size_t>(session.leader)] = std::move(socket);
   return session;
 }
 

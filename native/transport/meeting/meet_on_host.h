@@ -33,6 +33,8 @@ struct MeetingOptions {
   int cpus = 0;
   /// Called regularly during a wait; an exception from it (Ctrl-C, for example) ends the wait.
   std::function<void()> on_wait = [] {};
+  /// Called if the leader has hung up without a word: may wait for the reason, and throw it.
+  std::function<void()> hear_reason = [] {};
 };
 
 /// Brings the ranks of a host together. Blocks until all have arrived or the timeout is over.

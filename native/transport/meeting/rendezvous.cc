@@ -191,10 +191,13 @@ class Host {
     if (!objection.empty()) fail(ErrorKind::kInvalidArgument, objection);
   }
 
-  [[nodiscard]] std::string absent() const {
-    std::vector<bool> present{true};
+  /// `silent`: a rank that came, but has not said all that it has to say; 0 = none.
+  [[nodiscard]] std::string absent(std::size_t silent = 0) const {
+    const int last = options_.shown(options_.size - 1);
+    std::vector<bool> present(static_cast<std::size_t>(last) + 1, true);
     for (std::size_t rank = 1; rank < sockets_.size(); ++rank) {
-      present.push_back(sockets_[rank].valid());
+      const int name = options_.shown(static_cast<int>(rank));
+      present[static_cast<std::size_t>(name)] = sockets_[rank].valid() && rank != silent;
     }
     return absence_text(present, options_.timeout);
   }
@@ -203,8 +206,9 @@ class Host {
   void learn_places() {
     for (std::size_t rank = 1; rank < sockets_.size(); ++rank) {
       std::string message;
-      const auto outcome = tcp::receive_message(
-          sockets_[rank], message, std::min(deadline_, monotonic_now() + kIntroductionTime));
+      const auto outcome =
+          tcp::receive_message(sockets_[rank], message, deadline_, options_.on_wait);
+      if (outcome == tcp::Outcome::kTimeout) return fail(ErrorKind::kTimeout, absent(rank));
       try {
         if (outcome == tcp::Outcome::kDone) {
           directory_.entries[rank].places = wire::decode_places(message);
@@ -219,8 +223,8 @@ class Host {
 
   [[nodiscard]] std::string early_end_text(std::size_t rank, const std::string& why) const {
     const Directory::Entry& entry = directory_.entries[rank];
-    return name_of(static_cast<int>(rank), entry.pid, entry.hostname) + " " + kEndedEarly +
-           (why.empty() ? "" : ": " + why);
+    return name_of(options_.shown(static_cast<int>(rank)), entry.pid, entry.hostname) + " " +
+           kEndedEarly + (why.empty() ? "" : ": " + why);
   }
 
   static void tell(const Fd& socket, const std::string& answer) {
@@ -257,12 +261,12 @@ Fd reach_rank0(const RendezvousOptions& options, Nanos deadline) {
   const std::string where = options.host + ":" + std::to_string(options.port);
   Attempt attempt = reach_patiently(addresses, options, introduction, false, deadline);
   if (attempt.socket.valid()) return std::move(attempt.socket);
-  const std::string self = "rank " + std::to_string(options.rank);
+  const std::string self = "rank " + std::to_string(options.shown(options.rank));
   if (attempt.refused) {
     throw Error(ErrorKind::kInvalidArgument,
                 self + " cannot join rank 0 at " + where + ": " + attempt.why);
   }
-  throw Error(ErrorKind::kTimeout, rank0_absence_text(options.timeout) + ": " + self + " on " +
+  throw Error(ErrorKind::kTimeout, leader_absence_text(0, options.timeout) + ": " + self + " on " +
                                        options.hostname + " cannot reach it at " + where + " (" +
                                        attempt.why + ")");
 }
@@ -292,8 +296,9 @@ tcp::Outcome attend(const RendezvousOptions& options, Visit& visit, std::string&
     return tcp::receive_message(visit.rank0, message, last, options.on_wait);
   } catch (const std::exception& error) {
     if (!said) say_places({});
-    const std::string notice = Mesh::abort_notice(
-        name_of(options.rank, getpid(), options.hostname) + " has failed: " + error.what());
+    const std::string notice =
+        Mesh::abort_notice(name_of(options.shown(options.rank), getpid(), options.hostname) +
+                           " has failed: " + error.what());
     tcp::send_all(visit.rank0, notice, last);
     throw;
   }

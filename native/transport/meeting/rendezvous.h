@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,7 +35,13 @@ struct RendezvousOptions {
   /// `host`, and the others at the address from which they have reached it, since they can be
   /// reached there.
   std::vector<std::string> interfaces;
+  /// The ranks that messages show for the ranks of this meeting, ascending, if those are not the
+  /// job's; empty = they are.
+  std::vector<int> names;
   Nanos timeout = 30 * kSecond;
+  /// Time that a connection has to show that it is the right one; several addresses share it. If it
+  /// is not enough, the rank tries again, and if there is nothing else to try, it waits longer.
+  Nanos introduction = 10 * kSecond;
   /// Rank 0: after the meeting has failed, how long it tells the reason to ranks that still arrive.
   Nanos grace = 3 * kSecond;
   /// How long a host may give no answer before it counts as gone.
@@ -44,6 +51,11 @@ struct RendezvousOptions {
   std::shared_ptr<TcpListener> listener;
   /// Called regularly during a wait; an exception from it (Ctrl-C, for example) ends the wait.
   std::function<void()> on_wait = [] {};
+
+  /// The number that messages show for a rank of this meeting.
+  [[nodiscard]] int shown(int of) const {
+    return names.empty() ? of : names[static_cast<std::size_t>(of)];
+  }
 };
 
 /// Rank 0's listener, for several meetings in succession at one address; for a single meeting,
@@ -53,7 +65,8 @@ std::shared_ptr<TcpListener> listen_for_ranks(const RendezvousOptions& options);
 /// Connects all ranks of a job with each other: all connect to rank 0, which compares their
 /// settings and sends every rank the addresses of the others; then each rank connects to those
 /// below it. Closes its own listeners before it returns. Blocks until all ranks are connected with
-/// each other (so that a rank may leave immediately afterwards) or the timeout is over.
+/// each other (so that a rank may leave immediately afterwards) or the timeout is over. A rank that
+/// does not answer meanwhile, because it is stopped for example, has until then.
 ///
 /// Throws Error(kTimeout) naming the missing ranks; Error(kInvalidArgument) if ranks disagree
 /// (size, version, settings, a rank given twice, another secret) or an address cannot be listened

@@ -10,8 +10,10 @@ namespace {
 // The setting that says how long to wait.
 constexpr const char* kTimeoutSetting = "HOROVOD_START_TIMEOUT";
 
-/// First differing line of two agreements, as "A there, B on rank 0".
-std::string difference_of(const std::string& theirs, const std::string& mine) {
+std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+
+/// First differing line of two agreements, as "A there, B on rank 0", if rank 0 leads.
+std::string difference_of(const std::string& theirs, const std::string& mine, int leader) {
   std::size_t a = 0;
   std::size_t b = 0;
   while (a < theirs.size() || b < mine.size()) {
@@ -19,7 +21,9 @@ std::string difference_of(const std::string& theirs, const std::string& mine) {
     const std::size_t b_end = std::min(mine.find('\n', b), mine.size());
     const std::string their_line = theirs.substr(std::min(a, theirs.size()), a_end - a);
     const std::string my_line = mine.substr(std::min(b, mine.size()), b_end - b);
-    if (their_line != my_line) return their_line + " there, " + my_line + " on rank 0";
+    if (their_line != my_line) {
+      return their_line + " there, " + my_line + " on " + rank_text(leader);
+    }
     a = a_end + 1;
     b = b_end + 1;
   }
@@ -35,21 +39,21 @@ std::string seconds_text(Nanos time) {
 
 }  // namespace
 
-std::string objection_to(const Attendee& comer, const Attendee& rank0, int taken_by) {
+std::string objection_to(const Attendee& comer, const Attendee& leader, int taken_by) {
   const std::string who = name_of(comer.rank, comer.pid, comer.hostname);
-  if (comer.size != rank0.size) {
-    return who + " was started for a job of " + std::to_string(comer.size) +
-           " processes, rank 0 for one of " + std::to_string(rank0.size);
+  if (comer.size != leader.size) {
+    return who + " was started for a job of " + std::to_string(comer.size) + " processes, " +
+           rank_text(leader.rank) + " for one of " + std::to_string(leader.size);
   }
-  if (comer.rank <= 0 || comer.rank >= rank0.size) {
-    return who + " is not a rank of a job of " + std::to_string(rank0.size) + " processes";
+  if (comer.rank <= 0 || comer.rank >= leader.size) {
+    return who + " is not a rank of a job of " + std::to_string(leader.size) + " processes";
   }
   if (taken_by != 0) {
     return who + " came twice: pid " + std::to_string(taken_by) + " has the same rank";
   }
-  if (comer.agreement != rank0.agreement) {
+  if (comer.agreement != leader.agreement) {
     return who + " has settings that must be equal on all ranks: " +
-           difference_of(comer.agreement, rank0.agreement);
+           difference_of(comer.agreement, leader.agreement, leader.rank);
   }
   return {};
 }
@@ -63,8 +67,8 @@ std::string absence_text(const std::vector<bool>& present, Nanos timeout) {
          (ranks.find(',') == std::string::npos ? "rank " : "ranks ") + ranks;
 }
 
-std::string rank0_absence_text(Nanos timeout) {
-  return "rank 0 did not come within " + seconds_text(timeout);
+std::string leader_absence_text(int leader, Nanos timeout) {
+  return rank_text(leader) + " did not come within " + seconds_text(timeout);
 }
 
 bool is_absence_text(const std::string& text) {

@@ -7,8 +7,9 @@
 
 namespace hvdtune {
 
-// Rank 0's checks of every rank that arrives, and its error messages. Both kinds of meeting call
-// this (meet_on_host.h, rendezvous.h).
+// The checks that a meeting's leader makes of every rank that arrives, and its error messages. Both
+// kinds of meeting call this (meet_on_host.h, rendezvous.h). The leader is rank 0, or the lowest
+// rank of another host.
 
 /// A rank's description of itself.
 struct Attendee {
@@ -20,16 +21,16 @@ struct Attendee {
   std::string agreement;
 };
 
-/// Why `comer` cannot be a rank of rank 0's job; empty if it can. `taken_by`: pid of the process
-/// that arrived earlier with the same rank; 0 = none.
-std::string objection_to(const Attendee& comer, const Attendee& rank0, int taken_by);
+/// Why `comer` cannot be a rank of the leader's job; empty if it can. `taken_by`: pid of the
+/// process that arrived earlier with the same rank; 0 = none.
+std::string objection_to(const Attendee& comer, const Attendee& leader, int taken_by);
 
 /// The message that names the missing ranks. `present`: by rank.
 std::string absence_text(const std::vector<bool>& present, Nanos timeout);
 
-/// The other ranks' message if rank 0 is missing.
-std::string rank0_absence_text(Nanos timeout);
-/// Whether an error of rank 0 is one of these two messages.
+/// The other ranks' message if the leader is missing.
+std::string leader_absence_text(int leader, Nanos timeout);
+/// Whether an error of the leader is one of these two messages.
 bool is_absence_text(const std::string& text);
 
 }  // namespace hvdtune

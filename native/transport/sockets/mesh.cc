@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "transport/sockets/rank_name.h"
 #include "transport/sockets/tcp_socket.h"
 
@@ -116,7 +117,7 @@ void Mesh::tell(const Peer& peer, Notice notice, std::string_view text) const {
 
 std::string Mesh::framed(Notice notice, std::string_view text) {
   std::string message(1, static_cast<char>(notice));
-  message.append(text.substr(0, kMostNotice - 1));
+  message.append(utf8_prefix(text, kMostNotice - 1));
   return tcp::with_length(message);
 }
 

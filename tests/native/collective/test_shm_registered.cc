@@ -344,6 +344,25 @@ TEST(a_registered_group) {
   });
 }
 
+TEST(a_tensor_that_is_in_a_registered_group_twice_is_reduced_once) {
+  run_job(2, [](int rank, Engine& engine) {
+    auto block = engine.allocate_shared(1 << 12);
+    auto* data = reinterpret_cast<float*>(block->data());
+    for (int round = 0; round < 4; ++round) {
+      std::fill_n(data, 50, static_cast<float>(rank + 1));
+      Submission group;
+      group.request.name = "group";
+      group.request.grouped = true;
+      for (int place = 0; place < 2; ++place) {
+        group.request.tensors.push_back({DType::kFloat32, {50}});
+        group.memory.push_back({data, data});
+      }
+      finish(engine, engine.submit(std::move(group)));
+      CHECK(data[0] == 3.0F && data[49] == 3.0F);
+    }
+  });
+}
+
 TEST(process_sets_that_come_and_go) {
   constexpr int kRanks = 3;
   run_job(kRanks, [](int rank, Engine& engine) {

@@ -29,6 +29,14 @@ wire::Request allreduce(const std::string& name, std::vector<std::int64_t> shape
   return request;
 }
 
+wire::Request joining() {
+  wire::Request request;
+  request.kind = OpKind::kJoin;
+  request.name = "join";
+  request.cacheable = false;
+  return request;
+}
+
 wire::Announce announced(const wire::Request& request, wire::Ticket ticket = 1) {
   wire::Announce announce;
   announce.type = wire::AnnounceType::kRequest;
@@ -417,6 +425,54 @@ TEST(a_rejected_tensor_can_be_submitted_again) {
   coordinator.announce(0, announced(allreduce("a", {4})));
   coordinator.announce(1, announced_slot(slot));
   CHECK(due(coordinator)[0].type == ScheduleType::kReject);
+}
+
+TEST(a_refused_description_does_not_replace_that_of_the_slot) {
+  Coordinator coordinator = make(2);
+  wire::Request sum = allreduce("a");
+  sum.tensors[0].dtype = DType::kInt32;
+  wire::Request adasum = sum;
+  adasum.reduce_op = ReduceOp::kAdasum;
+  announce_everywhere(coordinator, 2, sum);
+  const wire::Slot slot = due(coordinator)[0].entries[0].slot;
+  announce_everywhere(coordinator, 2, adasum);
+  auto out = due(coordinator);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(out[0].type == ScheduleType::kReject);
+  check_contains(out[0].status.text, "ADASUM");
+  // Rank 0 still means the sum by the slot.
+  coordinator.announce(1, announced(joining()));
+  coordinator.announce(0, announced_slot(slot));
+  out = due(coordinator);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(out[0].type == ScheduleType::kBatch);
+  CHECK(out[0].entries[0].description == sum);
+}
+
+TEST(a_description_refused_while_a_rank_has_joined_is_forgotten) {
+  Coordinator coordinator = make(3);
+  wire::Request plain = allreduce("x");
+  plain.kind = OpKind::kReducescatter;
+  wire::Request halved = plain;
+  halved.prescale = 0.5;
+  announce_everywhere(coordinator, 3, plain);
+  const wire::Slot slot = due(coordinator)[0].entries[0].slot;
+  coordinator.announce(2, announced(joining()));
+  announce_everywhere(coordinator, 2, halved);  // ranks 0 and 1
+  auto out = due(coordinator);
+  CHECK_EQ(out.size(), 1U);
+  CHECK(out[0].type == ScheduleType::kReject);
+  for (int rank = 0; rank < 2; ++rank) coordinator.announce(rank, announced(joining()));
+  CHECK(due(coordinator)[0].type == ScheduleType::kJoined);
+  // The slot means no factor, so the two do not fit into one batch.
+  wire::Request other = halved;
+  other.name = "y";
+  for (int rank = 0; rank < 3; ++rank) coordinator.announce(rank, announced_slot(slot));
+  announce_everywhere(coordinator, 3, other);
+  out = due(coordinator);
+  CHECK_EQ(out.size(), 2U);
+  CHECK(out[0].type == ScheduleType::kBatch);
+  CHECK(out[1].type == ScheduleType::kBatch);
 }
 
 TEST(an_announcement_by_an_evicted_slot_keeps_its_description) {

@@ -41,6 +41,7 @@ struct Job {
   std::optional<std::string> over;
   std::atomic<int> told_done{0};
   std::atomic<int> told_slow{0};
+  std::atomic<int> told_slow_over{0};
 
   void end(const std::string& why) {
     const std::lock_guard lock(mutex);
@@ -53,7 +54,9 @@ struct Job {
               return over;
             },
             [this](const std::string& why) { end("rank 7 failed: " + why); },
-            [this](const DeviceBatch&, Nanos) { ++told_slow; }};
+            [this](const DeviceBatch&, Nanos) { ++told_slow; },
+            {},
+            [this] { ++told_slow_over; }};
   }
 };
 
@@ -138,6 +141,7 @@ TEST(one_that_takes_long_is_reported) {
   completions.add(gpu.batch(3));
   CHECK(completions.wait_until_idle(monotonic_now() + kLong));
   CHECK(job.told_slow > 0);
+  CHECK_EQ(job.told_slow_over.load(), 1);
   CHECK(completions.take().front()->status.ok());
 }
 

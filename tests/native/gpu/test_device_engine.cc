@@ -1,5 +1,6 @@
 // Engines with tensors on GPUs: fake ones, with and without a fake NCCL.
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "engine_job.h"
@@ -431,6 +432,55 @@ TEST(fusion_buffers_that_become_no_windows_serve_as_well) {
   }
 }
 
+namespace {
+
+/// A number in the job's status.
+int number_in(const std::string& status, const std::string& key) {
+  const std::size_t at = status.find("\"" + key + "\":");
+  CHECK_MSG(at != std::string::npos, status);
+  return std::stoi(status.substr(at + key.size() + 3));
+}
+
+}  // namespace
+
+TEST(a_gpu_that_takes_long_is_in_the_status_until_it_is_done) {
+  const Faults faults("devices=2,slow=300");
+  const std::string slow = "its GPU has been working on group";
+  run_job(
+      2,
+      [&](int rank, Engine& engine) {
+        const OnGpu<float> one(rank, std::vector<float>(1000, 1.0F));
+        const OnGpu<float> other(rank, std::vector<float>(1000, 1.0F));
+        Submission group = in_place_on_gpu("group", rank, one);
+        group.request.grouped = true;
+        group.request.tensors.push_back(group.request.tensors.front());
+        group.memory.push_back({other.at(), other.at()});
+        const auto handle = engine.submit(std::move(group));
+        if (rank == 0) {
+          std::string status = engine.status();
+          while (status.find(slow) == std::string::npos) {
+            CHECK(!engine.is_done(handle));
+            status = engine.status();
+          }
+          // Between two reports of its GPU, rank 0 checks twice for missing ranks, and finds none.
+          const int reports = number_in(status, "stall_reports");
+          while (number_in(status, "stall_reports") < reports + 2) {
+            check_contains(status, slow);
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            status = engine.status();
+          }
+        }
+        finish(engine, handle);
+        if (rank == 0) CHECK(engine.status().find(slow) == std::string::npos);
+      },
+      [](EngineOptions& options) {
+        with(Way::kNccl)(options);
+        options.stall.enabled = true;
+        options.stall.warning = 100 * kMillisecond;
+      });
+  check_nothing_left();
+}
+
 TEST(a_rank_that_has_joined_brings_zeros) {
   const Faults faults("devices=4");
   for (const Way way : kWays) {
@@ -449,6 +499,42 @@ TEST(a_rank_that_has_joined_brings_zeros) {
         with(way));
     check_nothing_left();
   }
+}
+
+TEST(a_join_may_name_another_gpu_than_the_one_in_use) {
+  const Faults faults("devices=4");
+  run_job(
+      2,
+      [](int rank, Engine& engine) {
+        const OnGpu<float> mine(rank, {1, 2, 3});
+        finish(engine, engine.submit(in_place_on_gpu("x", rank, mine)));
+        if (rank == 0) {
+          const OnGpu<float> more(rank, {1, 2, 3});
+          finish(engine, engine.submit(in_place_on_gpu("x", rank, more)));
+          CHECK(more.values() == (std::vector<float>{1, 2, 3}));
+        }
+        finish(engine, engine.join(1 - rank));
+      },
+      with(Way::kNccl));
+  check_nothing_left();
+}
+
+TEST(a_join_may_name_a_gpu_that_is_not_there) {
+  const Faults faults("devices=1");
+  run_job(
+      2,
+      [](int rank, Engine& engine) {
+        std::vector<float> data{1, 2, 3};
+        finish(engine, engine.submit(in_place(OpKind::kAllreduce, "x", data)));
+        if (rank == 0) {
+          const OnGpu<float> more(0, {1, 2, 3});  // rank 1 has no GPU, but its zeros count
+          finish(engine, engine.submit(in_place_on_gpu("y", 0, more)));
+          CHECK(more.values() == (std::vector<float>{1, 2, 3}));
+        }
+        finish(engine, engine.join(rank));
+      },
+      with(Way::kNccl));
+  check_nothing_left();
 }
 
 TEST(the_device_of_a_join_is_of_no_matter_without_a_gpu) {

@@ -1,4 +1,4 @@
-// What a job's status says of a mean step when some took long, but once.
+// What a job's status says of a mean step when some took long, but once, and of stalls.
 #include "observe/status/job_status.h"
 
 #include <string>
@@ -69,6 +69,27 @@ TEST(every_rank_has_the_chance_that_it_is_not_to_blame) {
   const std::size_t first = text.find("\"chance\":1}");
   CHECK_MSG(first != std::string::npos, text);
   CHECK_MSG(text.find("\"chance\":1.9", first) != std::string::npos, text);  // 2 / 2^20
+}
+
+TEST(a_stalled_gpu_and_stalled_ranks_end_by_themselves) {
+  using Cause = JobStatus::StallCause;
+  JobStatus status({0, 0});
+  const auto says = [&status](const std::string& part) {
+    const std::string text = status.json(monotonic_now());
+    CHECK_MSG(text.find(part) != std::string::npos, "no <" << part << "> in <" << text << ">");
+  };
+  status.stalled(Cause::kGpu, "the GPU works", 2, monotonic_now());
+  status.stall_over(Cause::kRanks);
+  says("\"stalled_tensors\":2,");
+  says("\"stall\":\"the GPU works\"");
+  status.stalled(Cause::kRanks, "rank 1 is missing", 3, monotonic_now());
+  says("\"stalled_tensors\":5,");
+  says("rank 1 is missing");
+  status.stall_over(Cause::kGpu);
+  says("\"stalled_tensors\":3,");
+  says("\"stall\":\"rank 1 is missing\"");
+  status.stall_over(Cause::kRanks);
+  says("\"stall_reports\":2,\"stalled_tensors\":0,");
 }
 
 TEST(before_a_step_has_ended_nothing_is_known) { check_says({}, "\"start_s\":null"); }

@@ -1,11 +1,15 @@
 // Engines whose ranks are kept apart as on several hosts: an arena for each host, bridges between
 // them, and sockets for what ranks of several hosts exchange.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
+#include <chrono>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -75,6 +79,38 @@ void hierarchical(EngineOptions& options) {
   options.settings.hierarchical_allreduce = true;
   options.settings.hierarchical_allgather = true;
 }
+
+/// Another communicator, which notes when its buffers are shared.
+class Noting final : public Communicator {
+ public:
+  Noting(std::unique_ptr<Communicator> other, std::atomic<bool>& shared)
+      : other_(std::move(other)), shared_(shared) {}
+
+  [[nodiscard]] int size() const override { return other_->size(); }
+  [[nodiscard]] int index() const override { return other_->index(); }
+  [[nodiscard]] const char* activity(OpKind kind) const override { return other_->activity(kind); }
+  PhaseTimes allreduce(const AllreduceJob& job) override { return other_->allreduce(job); }
+  PhaseTimes broadcast(const BroadcastJob& job) override { return other_->broadcast(job); }
+  PhaseTimes allgather(const AllgatherJob& job) override { return other_->allgather(job); }
+  PhaseTimes alltoall(const AlltoallJob& job) override { return other_->alltoall(job); }
+  PhaseTimes reducescatter(const ReducescatterJob& job) override {
+    return other_->reducescatter(job);
+  }
+  PhaseTimes sendrecv(const SendrecvJob& job) override { return other_->sendrecv(job); }
+  void barrier() override { other_->barrier(); }
+  void tune(const Tuning& tuning) override { other_->tune(tuning); }
+  void report_absence(Nanos patience, AbsenceReport report) override {
+    other_->report_absence(patience, std::move(report));
+  }
+  void share_buffers() override {
+    other_->share_buffers();
+    shared_ = true;
+  }
+
+ private:
+  std::unique_ptr<Communicator> other_;
+  std::atomic<bool>& shared_;
+};
 
 /// Each host passes on to one other at most: what the last says goes through all of them.
 void in_a_chain(EngineOptions& options) { options.host_fanout = 1; }
@@ -152,6 +188,56 @@ void check_abort_in_an_operation(const Adjust& adjust) {
     if (ends.joinable()) ends.join();
   };
   run_hosts({1, 2}, body, adjust);
+}
+
+std::string stall_reports(Engine& engine) {
+  const std::string status = engine.status();
+  const std::string key = "\"stall_reports\":";
+  const std::size_t at = status.find(key);
+  CHECK_MSG(at != std::string::npos, status);
+  return status.substr(at, status.find(',', at) - at);
+}
+
+/// Ranks 2 and 3, of four, are on one host, which is not rank 0's. Rank 3 keeps rank 2 waiting.
+void check_stall_within_a_host(const std::vector<int>& hosts, const Adjust& adjust = {}) {
+  std::atomic<bool> submitted{false};
+  std::atomic<bool> reported{false};
+  const auto await_asleep = [](const auto& happened) {
+    const Nanos deadline = monotonic_now() + kPatience;
+    while (!happened()) {
+      CHECK(monotonic_now() < deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  };
+  const auto body = [&](int rank, Engine& engine) {
+    std::vector<float> data(10, 1.0F);
+    Submission again = in_place(OpKind::kAllreduce, "x", data);
+    again.request.process_set = 1;
+    std::int64_t handle = 0;
+    if (rank >= 2) CHECK_EQ(sum_in(engine, 1, "x", rank, 10), 7.0F);  // from then on it has a slot
+    if (rank == 2) {
+      // Until then the host may have other things to tell.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      handle = engine.submit(std::move(again));
+      submitted = true;
+    }
+    if (rank == 0) {
+      await_asleep([&] { return submitted.load(); });
+      const std::string before = stall_reports(engine);
+      await_asleep([&] { return stall_reports(engine) != before; });
+      reported = true;
+    }
+    await_asleep([&] { return reported.load(); });
+    if (rank == 3) handle = engine.submit(std::move(again));
+    if (rank >= 2) finish(engine, handle);
+    CHECK_EQ(sum_in(engine, 0, "all are here", rank, 1), 10.0F);
+  };
+  run_hosts(hosts, body, [&](EngineOptions& options) {
+    options.process_sets = {{2, 3}};
+    options.stall.enabled = true;
+    options.stall.warning = 200 * kMillisecond;
+    if (adjust) adjust(options);
+  });
 }
 
 }  // namespace
@@ -233,6 +319,33 @@ TEST(sets_within_and_across_hosts_come_and_go) { check_changing_sets({}); }
 
 TEST(hierarchical_sets_come_and_go) { check_changing_sets(hierarchical); }
 
+/// While Gloo connects a set, its members tell each other their addresses through these buffers.
+TEST(buffers_are_shared_before_a_new_set_is_connected) {
+  std::array<std::atomic<bool>, 4> shared{};
+  std::atomic<int> connected{0};
+  std::atomic<bool> early{false};
+  run_hosts(
+      {2, 2},
+      [](int rank, Engine& engine) {
+        CHECK_EQ(sum_in(engine, 0, "all", rank, 1000), 10.0F);
+        finish(engine, engine.add_process_set({0, 1}));
+      },
+      [&](EngineOptions& options) {
+        hierarchical(options);
+        const auto self = static_cast<std::size_t>(options.meeting.rank);
+        options.data_plane = [&, self, connect = options.data_plane](
+                                 const CommunicatorSpec& spec) -> std::unique_ptr<Communicator> {
+          std::atomic<bool>& its = shared[self];
+          if (spec.number == 0) return std::make_unique<Noting>(connect(spec), its);
+          connected.fetch_add(1);
+          if (!its) early = true;
+          return connect(spec);
+        };
+      });
+  CHECK_EQ(connected.load(), 2);
+  CHECK(!early);
+}
+
 TEST(ranks_join_across_hosts) {
   run_hosts({1, 2}, [](int rank, Engine& engine) {
     for (int epoch = 0; epoch < 3; ++epoch) {
@@ -256,6 +369,12 @@ TEST(an_abort_reaches_all_hosts_of_a_chain) { check_abort({1, 1, 1, 1}, in_a_cha
 TEST(an_abort_ends_an_operation_over_sockets) { check_abort_in_an_operation({}); }
 
 TEST(an_abort_ends_a_hierarchical_operation) { check_abort_in_an_operation(hierarchical); }
+
+TEST(a_stall_within_another_host_is_reported) { check_stall_within_a_host({2, 2}); }
+
+TEST(a_stall_within_the_last_host_of_a_chain_is_reported) {
+  check_stall_within_a_host({1, 1, 2}, in_a_chain);
+}
 
 TEST(settings_reach_all_hosts) {
   run_hosts({2, 1}, [](int rank, Engine& engine) {

@@ -497,7 +497,8 @@ TEST(notices_that_nobody_understands_end_the_job) {
     const auto look = [&] {
       while (tcp::wait_for(meshes[0]->attention(), POLLIN, kForever)) meshes[0]->look();
     };
-    CHECK_THROWS_WITH(look(), Error, "sent a message that this version of hvdtune does not understand");
+    CHECK_THROWS_WITH(look(), Error,
+                      "sent a message that this version of hvdtune does not understand");
   }
 }
 
@@ -512,6 +513,22 @@ TEST(the_first_cause_of_an_abort_stays) {
   };
   CHECK_THROWS_WITH(look(), Error, "first");
   CHECK_THROWS_WITH(meshes[1]->look(), Error, "first");
+}
+
+TEST(the_text_of_a_notice_is_cut_between_its_characters) {
+  for (const std::size_t before : {0U, 1U}) {
+    std::string text(before, 'x');
+    for (int i = 0; i < 5000; ++i) text += "\xC3\xA4";
+    const auto meshes = loopback_mesh(2);
+    meshes[0]->abort(text);
+    const auto look = [&] {
+      while (tcp::wait_for(meshes[1]->attention(), POLLIN, kForever)) meshes[1]->look();
+    };
+    CHECK_THROWS(look(), Error);
+    const std::string told = meshes[1]->abort_status().text;
+    CHECK(told.size() > 1000);
+    CHECK_EQ((told.size() - before) % 2, 0U);
+  }
 }
 
 }  // namespace hvdtune::testing::test_rendezvous

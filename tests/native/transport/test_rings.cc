@@ -200,4 +200,11 @@ TEST(a_long_abort_text_is_cut) {
   CHECK_EQ(arena->abort_status().text, std::string(kAbortTextBytes - 1, 'x'));
 }
 
+TEST(an_abort_text_is_cut_between_its_characters) {
+  const std::string fits(kAbortTextBytes - 2, 'x');
+  const auto arena = Arena::create(1);
+  arena->abort(fits + "\xC3\xA4, and more");  // the second byte of "ä" would be too much
+  CHECK_EQ(arena->abort_status().text, fits);
+}
+
 }  // namespace hvdtune::testing::test_rings
