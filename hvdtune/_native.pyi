@@ -91,9 +91,9 @@ def xla_collective_call() -> object:
     """A capsule with the handler of XLA's custom call for all collectives on the CPU.
 
     Its attributes: `name`, a string; `numbers`, int64: the kind, the operator, the root, the
-    process set's number, whether it is a group, the set's size, this rank's place in it, whether
-    all ranks have equally many rows; `factors`, float64, before and after a reduction; `splits`,
-    int64.
+    process set's number, whether it is a group, the set's size and this rank's place in it (0 and 0
+    if the program serves any), whether all ranks have equally many rows; `factors`, float64, before
+    and after a reduction; `splits`, int64.
     """
 
 class Pending:

@@ -37,6 +37,8 @@ class Call:
     #: Alltoall: rows to each rank, and from each rank. None: equal parts.
     splits: Shape | None = None
     received: Shape | None = None
+    #: (Ranks of the set, this rank's place in it) if what is compiled depends on them.
+    place: tuple[int, int] | None = None
 
     @property
     def operation(self) -> str:
@@ -50,7 +52,8 @@ class Call:
         return [(self._result_rows(i, shape[0]), *shape[1:]) for i, shape in enumerate(shapes)]
 
     def _result_rows(self, index: int, rows: int) -> int:
-        members, place = members_of(self.process_set)
+        assert self.place is not None
+        members, place = self.place
         if self.kind == REDUCESCATTER:
             return rows // members + (place < rows % members)
         if self.kind == ALLTOALL:
@@ -60,7 +63,7 @@ class Call:
     def attributes(self) -> dict[str, Any]:
         """The attributes of XLA's custom call: see `_native.xla_collective_call`."""
         assert self.name is not None
-        members, place = members_of(self.process_set)
+        members, place = self.place or (0, 0)
         equal = self.sizes is None and self.splits is None
         numbers = (self.kind, self.op, self.root_rank, id_of(self.process_set), self.grouped)
         splits = (*(self.splits or ()), *(self.received or ()))
@@ -70,6 +73,19 @@ class Call:
             "factors": np.array([self.prescale_factor, self.postscale_factor], np.float64),
             "splits": np.array(splits, np.int64),
         }
+
+    def check_place(self) -> None:
+        """Raise ValueError if the call was compiled for another place than this process has now."""
+        if self.place is None or (now := members_of(self.process_set)) == self.place:
+            return
+        assert self.name is not None
+        (members, place), (members_now, place_now) = self.place, now
+        raise ValueError(
+            f"tensor {operations.name_on_wire(self.operation, self.name)}: the program was "
+            f"compiled for rank {place} of {members}, and this is rank {place_now} of "
+            f"{members_now}, for which its results differ; after a change of the ranks compile it "
+            "anew (with JAX: jax.clear_caches())"
+        )
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Perform it now, on arrays in host memory. Raises what `faces.collectives` raises."""

@@ -67,8 +67,10 @@ def _backward(call: Call, inputs: Sequence[Any], gradients: Sequence[Any]) -> li
 def _gradients(call: Call, shapes: Sequence[Any], gradients: list[Any]) -> list[Any]:
     if call.kind == ALLREDUCE:
         return run(call, gradients)
+    place = members_of(call.process_set)
     if call.kind == ALLTOALL:
-        returned = run(replace(call, splits=call.received, received=call.splits), gradients)
+        back = replace(call, splits=call.received, received=call.splits, place=place)
+        returned = run(back, gradients)
         return [_padded(one, shape[0]) for one, shape in zip(returned, shapes, strict=True)]
     if call.kind in (ALLGATHER, BROADCAST):
         average = Call(
@@ -77,13 +79,14 @@ def _gradients(call: Call, shapes: Sequence[Any], gradients: list[Any]) -> list[
             call.name,
             grouped=call.grouped or len(gradients) > 1,
             op=Average,
+            place=place,  # the rest of the gradient depends on it
         )
         averages = run(average, gradients)
         if call.kind == BROADCAST:
             is_root = rank() == call.root_rank
             return averages if is_root else [jnp.zeros_like(one) for one in averages]
         return [_own_rows(call, i, one, shapes[i][0]) for i, one in enumerate(averages)]
-    members, _ = members_of(call.process_set)
+    members, _ = place
     scale = call.prescale_factor * call.postscale_factor * (members if call.op == Sum else 1)
     every = [
         [rows // members + (k < rows % members) for k in range(members)] for rows, *_ in shapes
@@ -95,6 +98,7 @@ def _gradients(call: Call, shapes: Sequence[Any], gradients: list[Any]) -> list[
         call.name,
         grouped=call.grouped,
         sizes=tuple(tuple(sizes) for sizes in every) if uneven else None,
+        place=place,
     )
     return run(gather, [one * jnp.asarray(scale, one.dtype) for one in gradients])
 

@@ -246,6 +246,8 @@ def _call_on_tree(call: Call, tree: Any) -> Any:
         return structure.unflatten(primitive.run(call, leaves))
     call = replace(call, name=names.name_of(call.name, call.operation))
     _check(call, leaves)
+    if call.kind not in (ALLREDUCE, BROADCAST):  # the shapes of their results depend on the place
+        call = replace(call, place=members_of(call.process_set))
     return structure.unflatten(gradients.run(call, leaves))
 
 

@@ -24,7 +24,8 @@ from jax._src.core import abstract_token
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from hvdtune.core import job
+from hvdtune.core import job, world
+from hvdtune.core.exceptions import HorovodInternalError
 from hvdtune.core.operations import xla_collective_call
 from hvdtune.jax.adapter import on_host
 from hvdtune.jax.call import Call
@@ -90,7 +91,14 @@ def _lower_to_custom_call(ctx: Any, *operands: Any, call: Call) -> Any:
 
 def _lower_to_callback(ctx: Any, *operands: Any, call: Call) -> Any:
     def call_back(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(call.run([on_host(one) for one in arrays]))
+        call.check_place()
+        try:
+            return tuple(call.run([on_host(one) for one in arrays]))
+        except HorovodInternalError as error:
+            # As the custom call does: elastic training recognises the end of a job by the text.
+            if str(error).startswith("Mismatched") or not world.is_initialized():
+                raise
+            raise HorovodInternalError(f"hvdtune: {error}") from None
 
     results, token, _ = mlir.emit_python_callback(
         ctx,

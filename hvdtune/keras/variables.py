@@ -71,6 +71,12 @@ def weights_of(model: Any) -> list[Any]:
     return list(model.weights)
 
 
+def seeds_of(model: Any) -> list[Any]:
+    """The states of a model's random seeds: its variables that are not weights."""
+    weights = {id(variable) for variable in model.weights}
+    return [variable for variable in model.variables if id(variable) not in weights]
+
+
 def optimizer_variables(optimizer: Any) -> list[Any]:
     """All variables of an optimizer of any Keras."""
     variables = optimizer.variables

@@ -39,9 +39,11 @@ def _attributes(op: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def _called(
     kind: str, tensors: Sequence[tf.Tensor], attributes: dict[str, Any], grouped: bool
 ) -> list[tf.Tensor]:
+    # In eager mode gradients may be IndexedSlices, as those of `tf.gather` are.
+    dense = [tf.convert_to_tensor(tensor) for tensor in tensors]
     if grouped:
-        return mpi_ops.call_group(f"HorovodGrouped{kind}", list(tensors), attributes)
-    return [mpi_ops.call_one(f"Horovod{kind}", tensors[0], attributes)]
+        return mpi_ops.call_group(f"HorovodGrouped{kind}", dense, attributes)
+    return [mpi_ops.call_one(f"Horovod{kind}", dense[0], attributes)]
 
 
 @tf.RegisterGradient("HorovodAllreduce")
@@ -98,6 +100,7 @@ def _of_broadcast(op: Any, gradient: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient("HorovodAlltoall")
 def _of_alltoall(op: Any, gradient: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, None]:
+    gradient = tf.convert_to_tensor(gradient)
     node = mpi_ops._node_name("HorovodAlltoall", gradient, None)
     inputs = {"tensor": gradient, "splits": op.outputs[1]}
     returned = call("HorovodAlltoall", inputs, _attributes(op, _COMMON), node, 2)[0]

@@ -42,17 +42,22 @@ def check_num_rank_power_of_2(num_rank: int) -> None:
 def keras_classes(name: str) -> tuple[type, ...]:
     """The classes ``name`` ("Variable", "Optimizer", "Layer") of each Keras that is loaded.
 
-    That is Keras 3 and tf_keras. An object of a class can exist only if its package is loaded, so
-    nothing is imported for this.
+    That is Keras 3 and tf_keras, which has two classes of optimizers. An object of a class can
+    exist only if its package is loaded, so nothing is imported for this.
     """
-    places = {"Variable": "", "Optimizer": ".optimizers", "Layer": ".layers"}
+    places = {
+        "Variable": ("",),
+        "Optimizer": (".optimizers", ".optimizers.legacy"),
+        "Layer": (".layers",),
+    }
     found = []
     for package in ("keras", "tf_keras"):
-        place = f"{package}{places[name]}"
-        module = sys.modules.get(place) or getattr(sys.modules.get(package), place[1:], None)
-        one = getattr(module, name, None)
-        if isinstance(one, type):
-            found.append(one)
+        for place in places[name]:
+            path = f"{package}{place}"
+            module = sys.modules.get(path) or getattr(sys.modules.get(package), place[1:], None)
+            one = getattr(module, name, None)
+            if isinstance(one, type):
+                found.append(one)
     return tuple(found)
 
 

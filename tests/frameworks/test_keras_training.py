@@ -54,6 +54,15 @@ def test_callbacks_saved_models_and_elastic_state(backend: str, tmp_path: object
     assert len(result.values[0]) == 8
 
 
+# Only on JAX, a step that fails takes the values of the model's variables with it.
+@pytest.mark.parametrize("backend", BACKENDS if EVERY else ["jax"])
+def test_training_goes_on_after_a_lost_job(backend: str) -> None:
+    env = environment(backend)
+    result = run_ranks(2, keras_fit.a_lost_job, env=env, timeout=TIMEOUT)
+    committed = 2
+    assert list(result.values) == [committed + keras_fit.ROWS // keras_fit.SIZE] * 2
+
+
 @pytest.mark.parametrize("backend", ["torch"])
 def test_no_other_backend_is_loaded(backend: str) -> None:
     """By hvdtune: Keras itself looks for TensorFlow in places."""

@@ -442,10 +442,78 @@ def callbacks() -> None:
         jax.clear_caches()
 
 
+def rejoin(ranks: list[int] | None = None) -> None:
+    """Begin another job of the same processes: the k-th of `ranks` becomes its rank k."""
+    hvd.shutdown()
+    hvd.init(ranks)
+
+
+def in_both_ways(check: Callable[[], None]) -> None:
+    """Check custom calls of XLA, and callbacks into Python."""
+    try:
+        for native in (True, False):
+            primitive.native = native
+            jax.clear_caches()
+            check()
+    finally:
+        primitive.native = True
+        jax.clear_caches()
+
+
+def texts_of_errors() -> None:
+    """Elastic training with Keras recognises the end of a job, and no mistake, by the text."""
+    r, n = hvd.rank(), hvd.size()
+    if n == 1:
+        return
+
+    def check() -> None:
+        step = jax.jit(lambda x: hvd.allreduce(x, name="step"))
+        kind, text = raised(lambda: step(jnp.ones(2 + (r == 1))))
+        assert kind == "JaxRuntimeError", (kind, text)
+        assert "Mismatched" in text, text
+        assert "hvdtune: " not in text, text
+        rejoin()
+        close(step(jnp.ones(2)), np.ones(2))
+        if r != 0:  # which ends the job
+            with_text(lambda: step(jnp.ones(2)), "hvdtune: ")
+        rejoin()
+
+    in_both_ways(check)
+
+
+def places_that_change() -> None:
+    """What was traced for a place is refused in another; what serves any place is not."""
+    n = hvd.size()
+    if n == 1:
+        return
+    x = jnp.ones(2)
+
+    def check() -> None:
+        total = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))
+        to_root = jax.jit(jax.grad(lambda x: hvd.broadcast(x, 0, name="root").sum()))
+        rows = jax.jit(lambda x: hvd.allgather(x, name="plain"))
+        for program in (total, to_root, rows):
+            jax.block_until_ready(program(x))
+        for program, name in ((to_root, "allreduce.root.grad"), (rows, "allgather.plain")):
+            # Another function takes what it calls as it was traced.
+            for call in (program, jax.jit(lambda x, program=program: program(x) + 1)):
+                rejoin([*range(1, n), 0])
+                close(total(x), np.full(2, n))
+                now = f"and this is rank {hvd.rank()} of {n}, for which its results differ"
+                with_text(lambda call=call: call(x), name, now)
+        rejoin([*range(1, n), 0])
+        jax.clear_caches()
+        close(to_root(x), np.full(2, float(hvd.rank() == 0)))
+        rejoin()
+
+    in_both_ways(check)
+
+
 BLOCKS = (
     *(values_in_jit, unequal_rows, dtypes, results_are_the_callers, pytrees, control_flow),
     *(gradients, many_calls),
     *(errors_in_jit, mistakes_of_arguments, process_sets, equal_parameters, callbacks),
+    *(texts_of_errors, places_that_change),
 )
 
 

@@ -457,3 +457,42 @@ def run(folder: str, *names: str) -> list[str]:
             checks[name]()
     hvd.shutdown()
     return list(names or checks)
+
+
+def a_lost_job() -> int:
+    """The last rank leaves during an epoch. What the others' failed step returns is restored.
+
+    Returns how many times this rank's seed, which stays its own, has been used.
+    """
+    hvd.init()
+    leaver = hvd.rank() == hvd.size() - 1
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential(
+        [keras.layers.InputLayer((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    )
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    state = hvd.elastic.KerasState(model)
+    rounds = 0
+
+    class Leave(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if (rounds, batch, leaver) == (1, 2, True):
+                hvd.shutdown()
+                raise hvd.HorovodInternalError("as if a rank had gone")
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 3, "the second round has failed, too"
+        fit(model, callbacks=[hvd.elastic.CommitStateCallback(state), Leave()])
+
+    train(state)
+    assert rounds == 2
+    check_same(model.get_weights())
+    seeds = [variable for variable in model.variables if variable.name == "seed_generator_state"]
+    (numbers,) = [hvd_value(seed).tolist() for seed in seeds]
+    every = hvd.allgather_object(numbers[0])
+    assert len({*every}) == hvd.size(), every
+    hvd.shutdown()
+    return int(numbers[1])

@@ -426,6 +426,22 @@ def rows_that_are_not_sent_have_no_gradient() -> None:
 
 
 @check
+def gradients_of_results_whose_rows_are_gathered() -> None:
+    """They are IndexedSlices, which a function makes dense by itself."""
+    variable = tf.Variable(tf.ones([2 * hvd.size(), 2]))
+    for call, wanted in differentiable():
+
+        def gradient(call: Any = call) -> Any:
+            with tf.GradientTape() as tape:
+                result = call(variable)
+                rows = tf.gather(result, tf.range(tf.shape(result)[0]))
+            return tape.gradient(rows, variable)
+
+        for of in both_modes(gradient):
+            equal(of(), wanted)
+
+
+@check
 def gradients_of_gradients() -> None:
     size = hvd.size()
     x = tf.Variable(3.0)

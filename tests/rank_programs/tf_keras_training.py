@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import hvdtune.tensorflow.keras as hvd
+from hvdtune.tensorflow import DistributedOptimizer
 from hvdtune.tensorflow.elastic import TensorFlowKerasState
 
 keras = tf.keras
@@ -72,6 +73,14 @@ def training() -> None:
         fit(alone, make(), alone=True)
         check_equal(model, alone, make())
         assert len(distributed.variables()) > 1
+
+
+def tensorflows_face_passes_optimizers_on() -> None:
+    for make in (keras.optimizers.legacy.SGD, keras.optimizers.SGD):
+        variable = tf.Variable([0.0])
+        optimizer = DistributedOptimizer(make(1.0))
+        optimizer.apply_gradients([(tf.constant([float(hvd.rank())]), variable)])
+        assert np.allclose(variable.numpy(), (1 - hvd.size()) / 2), make
 
 
 def the_sum_is_reduced_once() -> None:
@@ -264,6 +273,7 @@ def sync_batch_normalization() -> None:
 
 CHECKS = (
     training,
+    tensorflows_face_passes_optimizers_on,
     the_sum_is_reduced_once,
     accumulation,
     what_has_added_up_is_dropped,

@@ -14,6 +14,7 @@ from hvdtune.keras.variables import (
     build_optimizer,
     is_model_built,
     optimizer_variables,
+    seeds_of,
     value_of,
     weights_of,
 )
@@ -76,4 +77,7 @@ class KerasState(ObjectState):
         return variables
 
     def _save_variables(self) -> None:
-        self._saved = [(variable, value_of(variable)) for variable in self._variables()]
+        # Seeds are each rank's own, so nobody broadcasts them. But on JAX, a step that fails leaves
+        # their variables without values, like all that it got.
+        variables = [*self._variables(), *seeds_of(self.model)]
+        self._saved = [(variable, value_of(variable)) for variable in variables]
