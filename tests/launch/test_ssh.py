@@ -277,7 +277,7 @@ OTHER = 'bash -c "$command" | sed {}'
         ),
         (
             r'PATH=/nowhere exec /bin/bash -c "${command//\/python/-no-}"',
-            "host far1: there is no Python: neither this one's path nor python3 nor python.",
+            "host far1: there is no Python: neither this one's path nor python3 nor python",
         ),
         (
             "echo 'fake-ssh: autossh: not found' >&2; exit 127",
