@@ -7,6 +7,12 @@ class HorovodInternalError(RuntimeError):
     """A collective failed: ranks disagree, a peer died, or the job was shut down."""
 
 
+def is_mistake(error: HorovodInternalError) -> bool:
+    """Whether the ranks were refused what they asked for, after which the job goes on."""
+    text = str(error)
+    return text.startswith("Mismatched") or " is not supported with Join " in text
+
+
 class HostsUpdatedInterrupt(RuntimeError):
     """The set of hosts has changed; elastic training starts over from its current state."""
 

@@ -83,8 +83,8 @@ class Call:
         raise ValueError(
             f"tensor {operations.name_on_wire(self.operation, self.name)}: the program was "
             f"compiled for rank {place} of {members}, and this is rank {place_now} of "
-            f"{members_now}, for which its results differ; after a change of the ranks compile it "
-            "anew (with JAX: jax.clear_caches())"
+            f"{members_now}, for which its results may differ; after a change of the ranks compile "
+            "it anew (with JAX: jax.clear_caches())"
         )
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:

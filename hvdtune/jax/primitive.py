@@ -25,7 +25,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from hvdtune.core import job, world
-from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.exceptions import HorovodInternalError, is_mistake
 from hvdtune.core.operations import xla_collective_call
 from hvdtune.jax.adapter import on_host
 from hvdtune.jax.call import Call
@@ -96,7 +96,7 @@ def _lower_to_callback(ctx: Any, *operands: Any, call: Call) -> Any:
             return tuple(call.run([on_host(one) for one in arrays]))
         except HorovodInternalError as error:
             # As the custom call does: elastic training recognises the end of a job by the text.
-            if str(error).startswith("Mismatched") or not world.is_initialized():
+            if is_mistake(error) or not world.is_initialized():
                 raise
             raise HorovodInternalError(f"hvdtune: {error}") from None
 

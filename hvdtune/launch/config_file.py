@@ -15,7 +15,7 @@ from hvdtune.settings.knobs import KNOBS, Knob, KnobError, parse
 from hvdtune.settings.spelling import nearest
 
 _SECTIONS = {knob.section for knob in KNOBS.values() if knob.section}
-# In the names of variables that mean the opposite of their keys.
+# In an unknown key that seems to mean the opposite of a known one.
 _NEGATION = re.compile(r"(?<![a-z])(?:disable|hide|no(?![a-z]))", re.IGNORECASE)
 
 

@@ -499,7 +499,7 @@ def places_that_change() -> None:
             for call in (program, jax.jit(lambda x, program=program: program(x) + 1)):
                 rejoin([*range(1, n), 0])
                 close(total(x), np.full(2, n))
-                now = f"and this is rank {hvd.rank()} of {n}, for which its results differ"
+                now = f"and this is rank {hvd.rank()} of {n}, for which its results may differ"
                 with_text(lambda call=call: call(x), name, now)
         rejoin([*range(1, n), 0])
         jax.clear_caches()

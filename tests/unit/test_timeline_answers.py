@@ -331,6 +331,20 @@ def test_a_stall_is_told_with_its_report():
     assert "missing: rank 1" in row["text"]
 
 
+def test_stalls_with_equal_reports_are_all_told():
+    """Each lasts eight median steps only, but the stall check reported it."""
+    again = Late(1, 65.0, 16, 16)
+    job = Job(ranks=2, steps=20, forward=3.0, backward=5.0, stall=Stall(1, 6, 65.0), late=(again,))
+    whole = recording(job)
+    [text] = [one for one in whole.ranks[0].texts if "missing: rank 1" in one]
+    marks = whole.ranks[0].marks
+    ends = marks["time"][marks["kind"] == int(Mark.STEP)]
+    mark(whole, Mark.STALL, int(ends[14]) + 70 * 10**9, text)
+    table = analyse(whole).stalls
+    assert table["step"].tolist() == [6, 16]
+    assert table["text"].tolist() == [text, text]
+
+
 def test_a_stall_that_goes_on_is_one_however_often_it_is_reported():
     whole = recording(Job(ranks=2, steps=10))
     end = max(int(one.streams["batches"]["end"].max()) for one in whole.ranks.values())
@@ -378,10 +392,14 @@ def test_a_stall_outside_of_whole_steps_lasts_until_the_next_batch():
     assert not endless_stalls(analysis)
 
 
-@pytest.mark.parametrize(("name", "ended"), [("allreduce.a", True), ("allreduce.b", False)])
+@pytest.mark.parametrize(
+    ("name", "ended"), [("allreduce.a", True), ("allreduce.b", False), ("Grouped_0", False)]
+)
 def test_a_stall_has_ended_if_its_process_set_went_on(name, ended):
-    own = (Tensor("allreduce.a", MIB), Tensor("allreduce.b", MIB, process_set=3))
-    whole = recording(Job(ranks=2, steps=10, tensors=own))
+    """Also if it is about a group: its tensors are recorded with their places."""
+    others = ("Grouped_0_1of2", "Grouped_0_2of2") if name == "Grouped_0" else ("allreduce.b",)
+    of_set = tuple(Tensor(other, MIB, process_set=3) for other in others)
+    whole = recording(Job(ranks=2, steps=10, tensors=(Tensor("allreduce.a", MIB), *of_set)))
     marks = whole.ranks[0].marks
     time = int(marks["time"][marks["kind"] == int(Mark.STEP)][4]) + 1000
     for one in whole.ranks.values():  # from then on, process set 3 has no batches

@@ -13,6 +13,7 @@ from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import EXPOSED_PARTS, PARTS, Analysis
 from hvdtune.timeline.analysis.joint import join
+from hvdtune.timeline.analysis.steps import find_steps
 from hvdtune.timeline.record.layout import (
     BATCH,
     MARK,
@@ -247,8 +248,41 @@ def test_what_is_sent_now_and_then_does_not_make_steps_longer(every, size):
     assert analysis.overlap.step_s == pytest.approx(expected.overlap.step_s, rel=0.01)
 
 
-def test_a_metric_after_an_evaluation_does_not_make_steps_longer():
-    accuracy = Call(Tensor("allreduce.accuracy", 4), gap=0.3, every=100)
+def test_a_named_metric_now_and_then_does_not_make_steps_longer():
+    own = tuple(Tensor(f"allreduce.layer{at}", at << 20) for at in (1, 2, 3, 4))
+    accuracy = Call(Tensor("allreduce.accuracy", 4), every=10)
+    job = Job(ranks=2, steps=40, tensors=own, calls=(accuracy,))
+    analysis = analyse(unnamed(recording(job), set(range(4))))
+    assert analysis.quality.steps_from == "sizes"
+    assert analysis.steps["step"].nunique() == job.steps - 1
+
+
+def test_names_show_the_steps_if_the_program_names_the_gradients_only():
+    """It also sends more equal tensors without names than gradients."""
+    own = (*tensors(2), *(Tensor(f"allreduce.mean{at}", 4096) for at in range(40)))
+    job = Job(ranks=2, steps=10, tensors=own, overlap=False)
+    analysis = analyse(unnamed(recording(job), set(range(2, 42))))
+    assert analysis.quality.steps_from == "names"
+    assert analysis.steps["step"].nunique() == job.steps - 1
+
+
+def test_what_is_sent_before_the_first_step_does_not_shift_the_others():
+    own = tuple(Tensor(f"allreduce.layer{at}", at << 20) for at in (1, 2, 3, 4))
+    whole = unnamed(recording(Job(ranks=2, steps=10, tensors=own, threshold=0)), set(range(4)))
+    for one in whole.ranks.values():  # of the first step, one tensor is left, of another size
+        one.names.append(replace(one.names[0], bytes=12))
+        one.streams["batches"], one.streams["tensors"] = one.batches[3:], one.tensors[3:]
+        one.tensors["name"][0] = len(one.names) - 1
+    steps = find_steps(join(whole))
+    assert steps.found_from == "sizes"
+    for rank, one in whole.ranks.items():
+        first = one.tensors["submitted"][one.tensors["name"] == 0]
+        assert steps.begin[rank][1:].tolist() == first[1:-1].tolist()
+
+
+@pytest.mark.parametrize("size", [4, 24])
+def test_a_metric_after_an_evaluation_does_not_make_steps_longer(size):
+    accuracy = Call(Tensor("allreduce.accuracy", size), gap=0.3, every=100)
     job = Job(ranks=2, steps=400, tensors=tensors(1), calls=(accuracy,))
     analysis = analyse(unnamed(recording(job), {0, 1}))
     assert analysis.steps["step"].nunique() == job.steps - 1
@@ -266,6 +300,13 @@ def test_equal_layers_are_no_steps(job, last):
     whole = recording(Job(ranks=2, steps=12, tensors=(*layers, last), **job))
     analysis = analyse(unnamed(whole, set(range(25))))
     assert analysis.steps["step"].nunique() == 11
+
+
+def test_very_many_equal_layers_that_overlap_are_no_steps():
+    layers = tuple(Tensor(f"allreduce.layer{at}", (1 + at % 2) << 20) for at in range(160))
+    own = (*layers, Tensor("allreduce.embedding", 3 << 20))
+    analysis = analyse(unnamed(recording(Job(ranks=2, steps=6, tensors=own)), set(range(161))))
+    assert analysis.steps["step"].nunique() == 5
 
 
 def test_steps_that_not_all_ranks_have_are_left_out_and_counted():

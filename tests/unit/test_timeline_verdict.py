@@ -342,6 +342,16 @@ def test_the_cache_has_to_hold_the_names_of_a_step():
     assert not described_anew(whole)
 
 
+@pytest.mark.parametrize("group", ["grouped_allreduce.all", "HorovodGroupedAllreduce_0"])
+def test_a_group_takes_one_place_in_the_cache(group):
+    whole = recording(MANY)
+    for one in whole.ranks.values():
+        one.names = [
+            replace(name, name=f"{group}_{at}of30") for at, name in enumerate(one.names, 1)
+        ]
+    assert not described_anew(whole, capacity=8)
+
+
 @pytest.mark.parametrize(("every", "advised"), [(2, ["HOROVOD_CACHE_CAPACITY=64."]), (6, [])])
 def test_the_cache_has_to_hold_the_names_of_different_steps(every, advised):
     """Two sets of names, each of which it can hold, alternate; or the second is used rarely."""

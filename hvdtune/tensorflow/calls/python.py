@@ -17,7 +17,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import hvdtune
 from hvdtune.core import process_sets, world
-from hvdtune.core.exceptions import HorovodInternalError
+from hvdtune.core.exceptions import HorovodInternalError, is_mistake
 from hvdtune.core.process_sets import ProcessSet, global_process_set
 
 _BFLOAT16 = tf.bfloat16.as_numpy_dtype
@@ -181,7 +181,7 @@ def _with_errors_of_tensorflow(operation: str, host: Any) -> Any:
             raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
         except HorovodInternalError as error:
             text = str(error)
-            if text.startswith("Mismatched") or not world.is_initialized():
+            if is_mistake(error) or not world.is_initialized():
                 raise tf.errors.FailedPreconditionError(None, None, text) from None
             raise tf.errors.UnknownError(None, None, f"{operation}: {text}") from None
 

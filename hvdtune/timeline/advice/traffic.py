@@ -335,8 +335,10 @@ def _names_in_use(case: Case, capacity: float) -> _Names:
         [
             -1
             if is_made_up(one)
-            else numbers.setdefault((one.process_set, one.operation), len(numbers))
-            for one in view.recording.names
+            else numbers.setdefault((one.process_set, operation), len(numbers))
+            for one, operation in zip(
+                view.recording.names, view.recording.operations(), strict=True
+            )
         ],
         np.int64,
     )

@@ -21,6 +21,8 @@ STALL_SECONDS = 0.5
 STALL_STEPS = 10
 #: … or, if the stall check reported it, this many median steps.
 REPORTED_STEPS = 1
+#: Equal reports of several ranks are one if they are closer together than this, ns.
+SAME_REPORT = 1_000_000_000
 
 _MISSING = re.compile(r"missing: rank (\d+)")
 #: The rank that a report of several missing ranks names as the one that the others wait for.
@@ -139,20 +141,27 @@ def _delay_at(delays: list[dict[str, Any]], second: float, rank: int) -> dict[st
 
 def _reports(recording: Recording) -> list[tuple[int, str]]:
     """(time, text) of each report, in the order of time."""
-    found: dict[str, tuple[int, str]] = {}
+    marks: list[tuple[int, str]] = []
     for one in recording.ranks.values():
         for mark in one.marks[one.marks["kind"] == int(Mark.STALL)]:
             text = one.texts[mark["text"]] if mark["text"] < len(one.texts) else ""
-            found.setdefault(text, (int(mark["time"]), text))
-    return sorted(found.values())
+            marks.append((int(mark["time"]), text))
+    found: list[tuple[int, str]] = []
+    latest: dict[str, int] = {}
+    for time, text in sorted(marks):
+        if text not in latest or time - latest[text] >= SAME_REPORT:
+            found.append((time, text))
+        latest[text] = time
+    return found
 
 
 def _process_sets(recording: Recording) -> dict[str, set[int]]:
-    """The name of each operation → the process sets that have it."""
+    """The name of each operation or tensor → the process sets that have it."""
     found: dict[str, set[int]] = {}
     for rank in recording.ranks.values():
-        for one in rank.names:
-            found.setdefault(one.operation, set()).add(one.process_set)
+        for one, operation in zip(rank.names, rank.operations(), strict=True):
+            for name in (one.name, operation):
+                found.setdefault(name, set()).add(one.process_set)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ REPEATS = 0.9
 #: Of several such sizes the most frequent one counts, unless the typical time of computing before
 #: its steps is shorter by this factor than another's.
 SHORTER = 3
+#: A step hardly has more equal layers than this. So a size that is rarer than that, compared with
+#: one before whose steps the program computes for so long, ns, is sent in every Nth step.
+LAYERS = 64
+COMPUTES = 1_000_000
 #: Tensors of so many bytes or less are metrics.
 METRIC = 8
 
@@ -77,13 +82,7 @@ def find_steps(joint: Joint) -> Steps:
         return by_marks
     view = joint.reference
     rows, batch = _step_rows(view, joint)
-    identity, found_from = _identities(view.recording, rows)
-    if identity is None:
-        starts = np.zeros(0, np.int64)
-    elif found_from == "names":
-        starts = _again(identity)
-    else:
-        starts = _period(identity, _idle(view, rows, batch))
+    starts, found_from = _starts(view, rows, batch)
     return _from_rows(joint, view, rows[starts] if len(starts) else starts, found_from)
 
 
@@ -145,27 +144,43 @@ def _step_rows(view: View, joint: Joint) -> tuple[np.ndarray, np.ndarray]:
     return view.rows_of(chosen if len(chosen) else batches)
 
 
-def _identities(one: RankRecording, rows: np.ndarray) -> tuple[np.ndarray | None, str]:
-    """What distinguishes the tensors of a step, [rows]: the name, or operation, dtype and size."""
+def _starts(view: View, rows: np.ndarray, batch: np.ndarray) -> tuple[np.ndarray, str]:
+    """Where steps begin among these rows, and what shows it.
+
+    If the engine made up most of the names, the program may have named only what it sends in every
+    Nth step. Sizes then count if they show more steps than the program's names.
+    """
+    one = view.recording
     if not len(rows):
-        return None, "none"
+        return np.zeros(0, np.int64), "none"
     names = one.tensors["name"][rows].astype(np.int64)
     automatic = np.array([is_made_up(name) for name in one.names] or [False])
     known = names < len(automatic)
     made_up = np.zeros(len(names), bool)
     made_up[known] = automatic[names[known]]
     if not made_up.any():
-        return names, "names"
-    own = names[~made_up]
-    if len(np.unique(own)) < len(own):  # the user's names show the steps
-        names = names.copy()
-        names[made_up] = -1
-        return names, "names"
+        return _again(names), "names"
+    _, at, counts = np.unique(names, return_inverse=True, return_counts=True)
+    own = ~made_up & (counts[at] > 1)  # the program's names that repeat
+    by_names = _again(np.where(made_up, -1, names)) if own.any() else np.zeros(0, np.int64)
+    if own.any() and made_up.mean() <= 0.5:
+        return by_names, "names"
+    by_sizes = _period(_identities(one, names, own), _idle(view, rows, batch))
+    if own.any() and len(by_names) >= len(by_sizes):
+        return by_names, "names"
+    return by_sizes, "sizes"
+
+
+def _identities(one: RankRecording, names: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """What distinguishes tensors with these names (ids): operation, dtype and size, or the name of
+    those that are `own`."""
     looks: dict[tuple[str, str, int], int] = {}
     table = np.array(
         [looks.setdefault((n.kind, n.dtype, n.bytes), len(looks)) for n in one.names] or [0]
     )
-    return table[np.minimum(names, len(table) - 1)], "sizes"
+    look = table[np.minimum(names, len(table) - 1)]
+    result: np.ndarray = np.where(own, len(looks) + names, look)
+    return result
 
 
 def _again(identity: np.ndarray) -> np.ndarray:
@@ -206,12 +221,14 @@ def _period(identity: np.ndarray, idle: np.ndarray) -> np.ndarray:
 
     What is sent once in every step repeats in this way. So does what is sent in every hundredth
     step, or in each of many equal layers. But the program computes before a step begins, with
-    nothing under way: see SHORTER.
+    nothing under way: see SHORTER and LAYERS.
     """
     looks, counts = np.unique(identity, return_counts=True)
     often = np.argsort(-counts, kind="stable")
     found = list(_divisions(identity, looks[often[counts[often] >= LEAST_OFTEN]], idle))
-    longest = max((typical for _, typical in found), default=0.0)
+    most = max((len(begins) for begins, typical in found if typical >= COMPUTES), default=0)
+    rivals = [typical for begins, typical in found if LAYERS * len(begins) >= most]
+    longest = max(rivals, default=0.0)
     for begins, typical in found:
         if SHORTER * typical >= longest:
             return begins
@@ -230,11 +247,30 @@ def _divisions(
         if period in tried or _repeating(identity, occurs) < REPEATS:
             continue
         tried.add(period)
-        # A recording begins with a step, of which this identity may be a later tensor. It may also
-        # be missing from the first steps.
-        start = int(occurs[0]) // period * period
-        begins = np.concatenate([np.arange(0, start, period), occurs - occurs[0] + start])
+        front = _in_front(identity, occurs, period)
+        start = int(occurs[0]) - front
+        begins = np.concatenate([np.arange(start % period, start, period), occurs - front])
+        begins[0] = 0  # what is sent before the first step belongs to it, as with names
         yield begins, float(np.median(np.maximum.reduceat(idle, begins)))
+
+
+def _in_front(identity: np.ndarray, occurs: np.ndarray, period: int) -> int:
+    """How many tensors of its step stand before the first occurrence of an identity.
+
+    A recording begins with a step, of which this identity may be a later tensor. It may also be
+    missing from the first steps. But what does not recur was sent before the first step.
+    """
+    first = int(occurs[0])
+    if first >= period:
+        return first % period
+    later = Counter(identity[occurs[1] : occurs[2]].tolist())
+    count = 0
+    for one in identity[:first][::-1].tolist():
+        if not later[one]:
+            break
+        later[one] -= 1
+        count += 1
+    return count
 
 
 def _repeating(identity: np.ndarray, begins: np.ndarray) -> float:

@@ -107,7 +107,7 @@ DTYPES = (
 )  # fmt: skip
 REASONS = ("full", "cycle", "blocked", "step done", "end")
 
-_PLACE = re.compile(r"_\d+of\d+$")
+_PLACE = re.compile(r"_\d+of(\d+)$")
 
 
 class Flag(IntEnum):
@@ -190,12 +190,6 @@ class Name:
     dtype: str
     bytes: int
 
-    @property
-    def operation(self) -> str:
-        """The name that its operation was submitted with: that of a group is without the tensor's
-        place in it."""
-        return _PLACE.sub("", self.name) if self.name.startswith("grouped_") else self.name
-
 
 def _nothing() -> dict[str, np.ndarray]:
     return {stream: np.zeros(0, dtype) for stream, dtype in STREAMS.items()}
@@ -225,6 +219,22 @@ class RankRecording:
     def rank(self) -> int:
         """Global rank."""
         return self.identity.rank
+
+    def operations(self) -> list[str]:
+        """For each of `names`, the name that its operation was submitted with: that of a group is
+        without the tensor's place in it. Some of TensorFlow's groups have other names than
+        `grouped_…`: they show by the first and the last place."""
+        known = {(one.name, one.process_set) for one in self.names}
+        result = []
+        for one in self.names:
+            place = _PLACE.search(one.name)
+            base = one.name[: place.start()] if place else one.name
+            if place and not one.name.startswith("grouped_"):
+                ends = (f"{base}_1of{place[1]}", f"{base}_{place[1]}of{place[1]}")
+                if not all((end, one.process_set) in known for end in ends):
+                    base = one.name
+            result.append(base)
+        return result
 
     def members(self, process_set: int, serial: int) -> int:
         """The number of ranks of the process set at the batch with that serial; 0: not recorded."""

@@ -25,7 +25,8 @@ struct Job {
   [[nodiscard]] std::vector<int> hosts() const;
   /// "host b, pid 4711"
   [[nodiscard]] std::string where(int of) const;
-  /// Like process_state_of(); empty for a rank of another host, which cannot be seen from here.
+  /// Like process_state_of(); empty for a rank whose process cannot be seen from here: of another
+  /// host, or in a container with pids of its own.
   [[nodiscard]] std::string process_state(int of) const;
   /// Call it after a change in the arena that the other hosts must learn of.
   void wake_bridge() const {

@@ -24,7 +24,7 @@ void check_place(Engine& engine, const Call& call) {
       "tensor " + std::string(call.name) + ": the program was compiled for rank " +
       std::to_string(call.number(kCallIndex)) + " of " + std::to_string(call.number(kCallMembers)) +
       ", and this is rank " + std::to_string(index) + " of " + std::to_string(members) +
-      ", for which its results differ; after a change of the ranks compile it anew (with JAX: "
+      ", for which its results may differ; after a change of the ranks compile it anew (with JAX: "
       "jax.clear_caches())");
 }
 

@@ -12,7 +12,7 @@ std::vector<Nanos> CpuWaits::read() const {
   std::vector<Nanos> waits;
   for (const int pid : pids_) {
     const std::optional<Nanos> waited = cpu_wait_of_main_thread(pid);
-    if (!waited) return {};  // such a kernel, or a rank that is gone
+    if (!waited) return {};  // such a kernel, or a rank that is gone or has no pid here
     waits.push_back(*waited);
   }
   return waits;

@@ -1,11 +1,14 @@
 #include "transport/meeting/meet.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "transport/meeting/rendezvous.h"
+#include "transport/sockets/rank_name.h"
 
 namespace hvdtune {
 namespace {
@@ -92,7 +95,10 @@ std::shared_ptr<Mesh> connect_leaders(RendezvousOptions rendezvous, int host,
     return form_mesh(rendezvous);
   } catch (const Error& error) {
     // What a leader says, or that it is gone, may be the consequence of another rank's failure.
-    if (error.kind() == ErrorKind::kAborted) all.hear_reason(0);
+    if (error.kind() == ErrorKind::kAborted) {
+      rendezvous.on_wait();  // throws if this rank has been told to stop, or the reason is known
+      all.hear_reason(0);
+    }
     throw;
   }
 }
@@ -105,36 +111,40 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
   // Two meetings use this port, one after the other: no other process may take it in between.
   if (options.rank == 0) rendezvous.listener = listen_for_ranks(rendezvous);
   std::shared_ptr<Mesh> mesh = form_mesh(rendezvous);
-  const auto hosts = hosts_of(tell_all(*mesh, network->host_id, options));
-  std::vector<int> host_of(static_cast<std::size_t>(options.size));
-  for (std::size_t host = 0; host < hosts.size(); ++host) {
-    for (const int rank : hosts[host]) {
-      host_of[static_cast<std::size_t>(rank)] = static_cast<int>(host);
-    }
-  }
-  const int host = host_of[static_cast<std::size_t>(options.rank)];
-  const std::vector<int>& local = hosts[static_cast<std::size_t>(host)];
-  MeetingOptions here = options;
-  // A rank that fails from here on tells all others why.
-  here.on_wait = [&options, &mesh] {
-    options.on_wait();
-    mesh->look();
+  // From here on a rank that fails tells all others why.
+  const auto reason = [&](const std::exception& error) {
+    if (mesh->aborted()) return std::string(error.what());
+    return name_of(options.rank, getpid(), options.hostname) + " has failed: " + error.what();
   };
-  here.hear_reason = [&mesh, &local] { mesh->hear_reason(local.front()); };
-  rendezvous.on_wait = here.on_wait;
-  if (hosts.size() > 1) {
-    here.local = local;
-    // Otherwise, hosts that share one machine would meet at the same name.
-    here.endpoint += "/host" + std::to_string(host);
-  }
   try {
+    const auto hosts = hosts_of(tell_all(*mesh, network->host_id, options));
+    std::vector<int> host_of(static_cast<std::size_t>(options.size));
+    for (std::size_t host = 0; host < hosts.size(); ++host) {
+      for (const int rank : hosts[host]) {
+        host_of[static_cast<std::size_t>(rank)] = static_cast<int>(host);
+      }
+    }
+    const int host = host_of[static_cast<std::size_t>(options.rank)];
+    const std::vector<int>& local = hosts[static_cast<std::size_t>(host)];
+    MeetingOptions here = options;
+    here.on_wait = [&options, &mesh] {
+      options.on_wait();
+      mesh->look();
+    };
+    here.hear_reason = [&mesh, &local] { mesh->hear_reason(local.front()); };
+    rendezvous.on_wait = here.on_wait;
+    if (hosts.size() > 1) {
+      here.local = local;
+      // Otherwise, hosts that share one machine would meet at the same name.
+      here.endpoint += "/host" + std::to_string(host);
+    }
     HostSession session = meet_on_host(here);
     if (hosts.size() == 1) return session;
     if (options.rank == session.leader) {
       try {
         session.leaders = connect_leaders(std::move(rendezvous), host, hosts, *mesh);
       } catch (const std::exception& error) {
-        session.arena->abort(error.what());  // otherwise this host's ranks would report a death
+        session.arena->abort(reason(error));  // otherwise this host's ranks would report a death
         throw;
       }
     }
@@ -147,7 +157,7 @@ HostSession meet(const MeetingOptions& options, const std::optional<NetworkOptio
     session.mesh = std::move(mesh);
     return session;
   } catch (const std::exception& error) {
-    mesh->abort(error.what());  // so that the others do not wait
+    mesh->abort(reason(error));  // so that the others do not wait
     throw;
   }
 }

@@ -25,7 +25,7 @@ struct MeetingOptions {
   /// checked.
   std::string secret;
   std::string hostname;
-  /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with rank 0's.
+  /// Settings that must be equal on all ranks, as "NAME=value" lines; compared with the leader's.
   std::string agreement;
   Nanos timeout = 30 * kSecond;
   /// The leader only: CPUs that the host's ranks share; 0 = computed from their affinities and

@@ -39,8 +39,8 @@ struct RendezvousOptions {
   /// job's; empty = they are.
   std::vector<int> names;
   Nanos timeout = 30 * kSecond;
-  /// Time that a connection has to show that it is the right one; several addresses share it. If it
-  /// is not enough, the rank tries again, and if there is nothing else to try, it waits longer.
+  /// Time that a connection has to show that it is the right one. If it is not enough, the rank
+  /// tries again, and if there is nothing else to try, it waits longer.
   Nanos introduction = 10 * kSecond;
   /// Rank 0: after the meeting has failed, how long it tells the reason to ranks that still arrive.
   Nanos grace = 3 * kSecond;

@@ -10,8 +10,8 @@ namespace hvdtune {
 
 /// Accepts connections from processes of this host, as TcpListener does from other hosts, in the
 /// order in which they send something. A process that connects and stays silent holds up nobody,
-/// and connections of other users are closed at once. Rank 0 has one while the ranks of its host
-/// meet (meet_on_host()).
+/// and connections of other users are closed at once. A host's leader has one while the ranks of
+/// the host meet (meet_on_host()).
 ///
 /// Belongs to one thread; works only while that thread is in next().
 class UnixAcceptor {

@@ -62,9 +62,13 @@ TEST(a_leader_that_fails_gives_the_ranks_of_all_hosts_its_reason) {
     // Another process has the name at which the ranks of this host meet.
     const Fd taken = unix_socket::listen(places.endpoint + "/host" + std::to_string(host));
     CHECK(taken.valid());
-    const std::string reason = "another process already is rank " + std::to_string(2 * host);
-    run_threads(4,
-                [&](int rank) { check_contains(failure_of(places, rank, 4, rank / 2), reason); });
+    const int leader = 2 * host;
+    const std::string reason = "another process already is rank " + std::to_string(leader);
+    const std::string who = "host" + std::to_string(host) + ") has failed: ";
+    run_threads(4, [&](int rank) {
+      const std::string text = failure_of(places, rank, 4, rank / 2);
+      check_contains(text, rank == leader ? reason : who + reason);
+    });
   }
 }
 
