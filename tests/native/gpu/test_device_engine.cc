@@ -483,40 +483,25 @@ TEST(a_gpu_that_takes_long_is_in_the_status_until_it_is_done) {
 
 TEST(a_rank_that_has_joined_brings_zeros) {
   const Faults faults("devices=4");
-  for (const Way way : kWays) {
-    run_job(
-        2,
-        [](int rank, Engine& engine) {
-          const OnGpu<float> mine(rank, {1, 2, 3});
-          finish(engine, engine.submit(in_place_on_gpu("x", rank, mine)));
-          if (rank == 0) {
-            const OnGpu<float> more(rank, {1, 2, 3});
-            finish(engine, engine.submit(in_place_on_gpu("x", rank, more)));
-            CHECK(more.values() == (std::vector<float>{1, 2, 3}));
-          }
-          finish(engine, engine.join(rank));
-        },
-        with(way));
-    check_nothing_left();
+  // A join may also name another GPU than the one in use.
+  for (const bool own : {true, false}) {
+    for (const Way way : kWays) {
+      run_job(
+          2,
+          [own](int rank, Engine& engine) {
+            const OnGpu<float> mine(rank, {1, 2, 3});
+            finish(engine, engine.submit(in_place_on_gpu("x", rank, mine)));
+            if (rank == 0) {
+              const OnGpu<float> more(rank, {1, 2, 3});
+              finish(engine, engine.submit(in_place_on_gpu("x", rank, more)));
+              CHECK(more.values() == (std::vector<float>{1, 2, 3}));
+            }
+            finish(engine, engine.join(own ? rank : 1 - rank));
+          },
+          with(way));
+      check_nothing_left();
+    }
   }
-}
-
-TEST(a_join_may_name_another_gpu_than_the_one_in_use) {
-  const Faults faults("devices=4");
-  run_job(
-      2,
-      [](int rank, Engine& engine) {
-        const OnGpu<float> mine(rank, {1, 2, 3});
-        finish(engine, engine.submit(in_place_on_gpu("x", rank, mine)));
-        if (rank == 0) {
-          const OnGpu<float> more(rank, {1, 2, 3});
-          finish(engine, engine.submit(in_place_on_gpu("x", rank, more)));
-          CHECK(more.values() == (std::vector<float>{1, 2, 3}));
-        }
-        finish(engine, engine.join(1 - rank));
-      },
-      with(Way::kNccl));
-  check_nothing_left();
 }
 
 TEST(a_join_may_name_a_gpu_that_is_not_there) {
