@@ -109,7 +109,7 @@ TensorEntry* Coordinator::entry_of(wire::Announce& announce) {
 
 void Coordinator::announce(int rank, wire::Announce announce) {
   if (announce.request && announce.request->kind == OpKind::kJoin) {
-    return join(rank, announce.request->name);
+    return join(rank, announce.request->name, announce.time);
   }
   TensorEntry* entry = entry_of(announce);
   if (entry == nullptr) return;

@@ -139,7 +139,7 @@ class Coordinator {
   void forget(TensorEntry& entry);
   void finish_round(TensorEntry& entry);
 
-  void join(int rank, const std::string& name);
+  void join(int rank, const std::string& name, Nanos time);
   void change_membership(std::vector<wire::Schedule>& out);
   bool add_set(const Change& change);
   void remove_set(const Change& change);

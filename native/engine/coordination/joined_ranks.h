@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/clock.h"
+
 namespace hvdtune {
 
 /// The ranks that have called join(), and contribute zeros until all others have also called it.
@@ -10,9 +12,13 @@ class JoinedRanks {
  public:
   explicit JoinedRanks(std::size_t size) : joined_(size, false) {}
 
-  void add(int rank) {
+  /// `time`: when the rank called join(). The calls may be heard of in another order.
+  void add(int rank, Nanos time) {
     joined_[static_cast<std::size_t>(rank)] = true;
-    last_ = rank;
+    if (count_ == 0 || time >= last_time_) {
+      last_ = rank;
+      last_time_ = time;
+    }
     ++count_;
   }
   void clear() {
@@ -30,6 +36,7 @@ class JoinedRanks {
   std::vector<bool> joined_;
   std::size_t count_ = 0;
   int last_ = -1;
+  Nanos last_time_ = 0;
 };
 
 }  // namespace hvdtune

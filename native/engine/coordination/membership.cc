@@ -28,10 +28,10 @@ std::string wrong_ranks(const std::vector<std::int32_t>& ranks, std::size_t size
 }  // namespace
 
 /// The rank contributes zeros from here on: tensors that waited only for it can run.
-void Coordinator::join(int rank, const std::string& name) {
+void Coordinator::join(int rank, const std::string& name, Nanos time) {
   HVD_CHECK(!joined_.contains(rank));  // a second join is refused on the rank itself
-  joined_.add(rank);
-  last_announced_[static_cast<std::size_t>(rank)] = {nullptr, name, monotonic_now()};
+  joined_.add(rank, time);
+  last_announced_[static_cast<std::size_t>(rank)] = {nullptr, name, time};
   std::vector<TensorEntry*> waiting;
   for (const auto& [key, entry] : entries_) {
     if (entry->announced > 0 && !entry->ready && entry->description.process_set == 0) {

@@ -475,6 +475,24 @@ TEST(a_description_refused_while_a_rank_has_joined_is_forgotten) {
   CHECK(out[1].type == ScheduleType::kBatch);
 }
 
+TEST(the_last_rank_to_join_is_the_one_that_called_last) {
+  Coordinator coordinator = make(3);
+  // Announcements are read rank by rank, so a later rank may have called earlier.
+  for (const std::vector<Nanos>& called :
+       {std::vector<Nanos>{30, 20, 10}, {10, 30, 20}, {1, 2, 3}, {5, 5, 5}}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      wire::Announce join = announced(joining());
+      join.time = called[static_cast<std::size_t>(rank)];
+      coordinator.announce(rank, std::move(join));
+    }
+    const auto out = due(coordinator);
+    CHECK_EQ(out.size(), 1U);
+    CHECK(out[0].type == ScheduleType::kJoined);
+    const auto latest = std::max_element(called.rbegin(), called.rend());
+    CHECK_EQ(out[0].rank, static_cast<int>(called.rend() - latest) - 1);
+  }
+}
+
 TEST(an_announcement_by_an_evicted_slot_keeps_its_description) {
   for (const bool same : {true, false}) {
     Coordinator coordinator = make(2, 1);
