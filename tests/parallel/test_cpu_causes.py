@@ -9,9 +9,9 @@ import pytest
 from rank_programs import cpu_causes
 from support.jobs.ranks import run_ranks
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.load import read_recording
 from hvdtune.timeline.report.cpus import numbers
 

@@ -11,10 +11,10 @@ pytest.importorskip("torch")
 from rank_programs import numpy_phases, phases
 from support.jobs.ranks import run_ranks
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import Analysis
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.load import read_recording
 
 

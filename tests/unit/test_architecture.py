@@ -105,8 +105,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("recording", "coordinator", "adapter", "static_adapter", "elastic", "runner"),
     ),
     "timeline": (
-        *("words", "schema", "record", "analysis", "replay", "advice", "report", "horovod"),
-        *("viewers", "api"),
+        *("words", "schema", "record", "structure", "analysis", "replay", "evidence", "advice"),
+        *("report", "horovod", "viewers", "api"),
     ),
     "autotune": (
         *("messages", "statistics", "search", "memory", "report", "session", "nccl_tuner"),
@@ -126,11 +126,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
 }
 # What rooms do not need, although they come later.
-APART = {("viewers", "advice"), ("viewers", "report"), ("viewers", "horovod")}
+APART = {("viewers", room) for room in ("evidence", "advice", "report", "horovod")}
 MOST_FILES = 15  # of a folder
 MOST_LINES = 5  # of a folder's docstring
-# One file a verb, a question, a kind of finding.
-LISTS = {"cli", "timeline/analysis", "timeline/advice"}
+LISTS = {"cli"}  # one file a verb
 
 # Whom each native directory may include, apart from itself.
 NATIVE_LAYERS: dict[str, set[str]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.tiers import EVERY
 
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.evidence.finding import Finding
 
 TIMELINE = Path(__file__).resolve().parents[2] / "benchmarks" / "timeline"
 _path = list(sys.path)

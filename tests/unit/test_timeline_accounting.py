@@ -21,9 +21,9 @@ from support.recordings.synthetic_capture import (
 
 from hvdtune.timeline import api
 from hvdtune.timeline.advice import accounting
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.report import document, sentences
 
 HEALTHY = Job(steps=60, noise=0.01)

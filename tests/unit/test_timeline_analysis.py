@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.horovod import analysis
 from hvdtune.timeline.horovod.model import Instant, Span, Tick, Trace
 from hvdtune.timeline.horovod.reader import read_trace
 from hvdtune.timeline.horovod.summary import summary, verdict
+from hvdtune.timeline.structure.intervals import union_length
 
 HOROVOD = Path(__file__).parents[1] / "data" / "horovod-timeline.json"
 

@@ -16,13 +16,13 @@ from hvdtune.timeline.analysis import sizes
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import Analysis
 from hvdtune.timeline.analysis.fusion import settings_by_epoch, thresholds
-from hvdtune.timeline.analysis.joint import Blocked, join
 from hvdtune.timeline.analysis.sizes import bus_factor
-from hvdtune.timeline.analysis.steps import find_steps
 from hvdtune.timeline.record.layout import MARK, NONE, WAIT, Mark, MemberList, Recording
 from hvdtune.timeline.replay.play import Rules, play
 from hvdtune.timeline.replay.program import Costs, costs, programs
 from hvdtune.timeline.report import document
+from hvdtune.timeline.structure.joint import Blocked, join
+from hvdtune.timeline.structure.steps import find_steps
 
 MIB = 1 << 20
 

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from support.recordings.synthetic_capture import Job, Late, recording, step_seconds
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis import chance, skew
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import Finding
 
 #: What a step costs beside the jitter, seconds.
 STEP = 0.050

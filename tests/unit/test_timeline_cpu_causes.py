@@ -18,10 +18,10 @@ from support.recordings.synthetic_capture import (
 )
 
 from hvdtune.timeline.advice import cpus
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record import host_counters
 from hvdtune.timeline.record.host_counters import COUNTERS, listed, unlisted
 from hvdtune.timeline.record.layout import Recording

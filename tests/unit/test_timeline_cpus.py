@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from support.recordings.synthetic_capture import Job, Late, recording, step_seconds, tensors
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis import cpus
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import (
     COUNTER,
     CPUS_FOR_BATCHES,

@@ -11,11 +11,12 @@ import pytest
 from support.recordings.synthetic_capture import Job, Late, recording, step_seconds, tensors
 from support.tiers import EVERY
 
-from hvdtune.timeline.advice import cure, overlap, ranks, traffic, turns
-from hvdtune.timeline.advice.case import MIB, Case
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice import overlap, ranks, traffic, turns
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence import cure
+from hvdtune.timeline.evidence.case import MIB, Case
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.replay import alone, changes
 from hvdtune.timeline.replay.program import Program
 

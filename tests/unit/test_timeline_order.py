@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from support.recordings.synthetic_capture import Job, Late, recording, step_seconds, tensors
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 
 HEALTHY = Job(steps=40, noise=0.01, speed=1e9)
 IN_ORDER = tuple(range(20))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.recordings.synthetic_capture import Job, recording
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import Mark
 
 EXPOSED = Job(steps=60, noise=0.01, overlap=False)

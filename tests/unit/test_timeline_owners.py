@@ -19,12 +19,12 @@ from support.recordings.synthetic_capture import (
 )
 
 from hvdtune.timeline import api
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
-from hvdtune.timeline.analysis.owners import Family
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import Mark, MemberList
 from hvdtune.timeline.report.document import numbers_of
+from hvdtune.timeline.structure.owners import Family
 
 MIB = 1 << 20
 HEALTHY = Job(steps=24, noise=0.01, tensors=tensors(10, 2 * MIB))

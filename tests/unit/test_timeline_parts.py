@@ -12,8 +12,6 @@ from support.recordings.synthetic_capture import Call, Job, Late, Tensor, record
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import EXPOSED_PARTS, PARTS, Analysis
-from hvdtune.timeline.analysis.joint import join
-from hvdtune.timeline.analysis.steps import find_steps
 from hvdtune.timeline.record.layout import (
     BATCH,
     MARK,
@@ -26,6 +24,8 @@ from hvdtune.timeline.record.layout import (
     RankRecording,
     Recording,
 )
+from hvdtune.timeline.structure.joint import join
+from hvdtune.timeline.structure.steps import find_steps
 
 SEEDS = range(12)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.recordings.synthetic_capture import Job, Late, Stall, recording, step_seconds
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 
 HEALTHY = Job(steps=60, noise=0.01)
 RANDOM = np.random.default_rng(4).choice(np.arange(3, 60), 12, replace=False).tolist()

@@ -16,10 +16,10 @@ from support.recordings.synthetic_capture import (
     tensors,
 )
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis import phases
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import MARK, Identity, Mark, RankRecording, Recording
 from hvdtune.timeline.report.document import numbers_of
 from hvdtune.timeline.report.text import text

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.recordings.synthetic_capture import Job, Late, recording, step_seconds
 
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.trend import change, course
+from hvdtune.timeline.evidence.finding import Finding
 
 STEPS = 80
 HEALTHY = Job(steps=STEPS, noise=0.02)

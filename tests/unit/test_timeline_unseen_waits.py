@@ -20,10 +20,10 @@ from support.recordings.synthetic_capture import (
 )
 
 from hvdtune.timeline import api
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
 from hvdtune.timeline.analysis.answers import PARTS
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import NONE, Recording
 from hvdtune.timeline.report import comparison, comparison_text
 from hvdtune.timeline.report.document import numbers_of

@@ -19,10 +19,10 @@ from support.recordings.synthetic_capture import (
 )
 
 from hvdtune.timeline.advice import traffic
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.advice.verdict import findings
 from hvdtune.timeline.analysis.analyse import analyse
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record.layout import Recording
 from hvdtune.timeline.report.document import numbers_of
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from planted.program import BUSY_HOST, HARMLESS, Program
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.advice.finding import Finding
+    from hvdtune.timeline.evidence.finding import Finding
 
 #: Shares of the recordings that must be right.
 CAUSES, GAINS, HEALTHY = 0.95, 0.90, 0.95

@@ -43,7 +43,7 @@ from planted.judge import HEAD, Row
 from planted.program import Program
 
 if TYPE_CHECKING:
-    from hvdtune.timeline.advice.finding import Finding
+    from hvdtune.timeline.evidence.finding import Finding
 
 SCRIPT = Path(__file__).resolve().parents[1] / "planted.py"
 TESTS = Path(__file__).resolve().parents[3] / "tests"

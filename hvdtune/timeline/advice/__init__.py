@@ -1,1 +1,4 @@
-"""What costs a job its time, and what to do about it. May know `replay` and below."""
+"""Causes of lost time, a kind in each file; `verdict` asks for all, `accounting` sums them up.
+
+May know `evidence` and below.
+"""

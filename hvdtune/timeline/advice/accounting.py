@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline import schema, words
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.analysis.answers import PARTS
 from hvdtune.timeline.analysis.skew import pauses
+from hvdtune.timeline.evidence.finding import Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import RELATIVE, Finding
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import RELATIVE, Finding
 from hvdtune.timeline.record import host_counters
 from hvdtune.timeline.replay import changes
 

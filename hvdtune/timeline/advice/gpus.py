@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline import words
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.record import nvml
 
 if TYPE_CHECKING:

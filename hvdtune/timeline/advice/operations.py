@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from hvdtune.timeline import words
 from hvdtune.timeline.advice import cpus
-from hvdtune.timeline.advice.case import Case, milliseconds
-from hvdtune.timeline.advice.finding import ABSOLUTE, Finding
-from hvdtune.timeline.analysis.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
+from hvdtune.timeline.evidence.case import Case, milliseconds
+from hvdtune.timeline.evidence.finding import ABSOLUTE, Finding
 from hvdtune.timeline.replay import calls
+from hvdtune.timeline.structure.owners import BEFORE, BEHIND, OF_MODEL, UPDATED, Family
 
 #: This many small tensors, each waited for on its own, are a loop over metrics.
 LOOP = 4

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.replay.changes import Change, each_step
 from hvdtune.timeline.replay.program import Play, Program
 

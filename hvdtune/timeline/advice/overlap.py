@@ -11,9 +11,9 @@ import re
 import numpy as np
 
 from hvdtune.timeline import words
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.expected import Expected, one_of, saved
-from hvdtune.timeline.advice.finding import WORTH, Finding
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.expected import Expected, one_of, saved
+from hvdtune.timeline.evidence.finding import WORTH, Finding
 from hvdtune.timeline.record.layout import NONE
 from hvdtune.timeline.replay import alone, calls, changes
 from hvdtune.timeline.replay.program import Play

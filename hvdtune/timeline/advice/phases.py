@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hvdtune.timeline import words
-from hvdtune.timeline.advice.case import Case, milliseconds
-from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE, WORTH, Finding
 from hvdtune.timeline.analysis.phases import (
     BACKWARD,
     BEFORE,
@@ -26,6 +24,8 @@ from hvdtune.timeline.analysis.phases import (
     on_device,
     where,
 )
+from hvdtune.timeline.evidence.case import Case, milliseconds
+from hvdtune.timeline.evidence.finding import ABSOLUTE, RELATIVE, WORTH, Finding
 from hvdtune.timeline.replay import changes
 from hvdtune.timeline.replay.program import Play, Program
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline import schema
-from hvdtune.timeline.advice import cpus, cure, pattern, phases
-from hvdtune.timeline.advice.case import Case, milliseconds
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.advice import cpus, phases
 from hvdtune.timeline.analysis import chance
 from hvdtune.timeline.analysis.phases import where
 from hvdtune.timeline.analysis.skew import PERSISTENT
+from hvdtune.timeline.evidence import cure, pattern
+from hvdtune.timeline.evidence.case import Case, milliseconds
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.words import ordinal
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdtune.timeline import words
-from hvdtune.timeline.advice.case import MIB, Case, milliseconds
-from hvdtune.timeline.advice.expected import Expected, one_of, saved
-from hvdtune.timeline.advice.finding import WORTH, Finding
-from hvdtune.timeline.analysis.steps import is_made_up
+from hvdtune.timeline.evidence.case import MIB, Case, milliseconds
+from hvdtune.timeline.evidence.expected import Expected, one_of, saved
+from hvdtune.timeline.evidence.finding import WORTH, Finding
 from hvdtune.timeline.replay import calls
 from hvdtune.timeline.replay import changes as whatif
 from hvdtune.timeline.replay.program import Play
+from hvdtune.timeline.structure.steps import is_made_up
 
 #: Thresholds (MiB) and cycle times (ms) that are tried on the recording.
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import OUTLIER, TAIL, Case, milliseconds
-from hvdtune.timeline.advice.finding import Finding
 from hvdtune.timeline.analysis import chance
 from hvdtune.timeline.analysis.trend import Change, course
+from hvdtune.timeline.evidence.case import OUTLIER, TAIL, Case, milliseconds
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.words import ordinal
 from hvdtune.timeline.words import ranks as named
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.advice import pattern
-from hvdtune.timeline.advice.case import Case, milliseconds
-from hvdtune.timeline.advice.expected import one_of, saved
-from hvdtune.timeline.advice.finding import Finding
+from hvdtune.timeline.evidence import pattern
+from hvdtune.timeline.evidence.case import Case, milliseconds
+from hvdtune.timeline.evidence.expected import one_of, saved
+from hvdtune.timeline.evidence.finding import Finding
 from hvdtune.timeline.replay import changes
 
 #: Waiting for late ranks without one culprit is reported from this share of the step on.

@@ -4,10 +4,10 @@ much, and what is unknown. No gain is promised: at most what waits.at_most says 
 from __future__ import annotations
 
 from hvdtune.timeline import schema, words
-from hvdtune.timeline.advice import pattern
-from hvdtune.timeline.advice.case import Case, milliseconds
-from hvdtune.timeline.advice.finding import WORTH, Finding
 from hvdtune.timeline.analysis.waits import ASYNC, ends_on_gpus
+from hvdtune.timeline.evidence import pattern
+from hvdtune.timeline.evidence.case import Case, milliseconds
+from hvdtune.timeline.evidence.finding import WORTH, Finding
 from hvdtune.timeline.words import ordinal
 
 #: Face → why the engine does not see the program wait.

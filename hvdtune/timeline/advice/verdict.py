@@ -23,9 +23,9 @@ from hvdtune.timeline.advice import (
     turns,
     unseen_waits,
 )
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import SURELY, WORTH, Finding
 from hvdtune.timeline.advice.overlap import what_was_done
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import SURELY, WORTH, Finding
 
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis

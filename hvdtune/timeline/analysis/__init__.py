@@ -1,4 +1,4 @@
 """The questions about a recording, one per file; `analyse` asks all. Formulas: docs/metrics.md.
 
-May know `record`.
+May know `structure` and below.
 """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.analysis import fusion, phases, quality, skew, stalls, step_starts
+from hvdtune.timeline.analysis import fusion, phases, quality, skew, stalls
 from hvdtune.timeline.analysis.answers import Analysis
-from hvdtune.timeline.analysis.joint import Joint, join
-from hvdtune.timeline.analysis.owners import owners
-from hvdtune.timeline.analysis.steps import find_steps
 from hvdtune.timeline.analysis.waterfall import overlap, waterfall
 from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.structure import step_starts
+from hvdtune.timeline.structure.joint import Joint, join
+from hvdtune.timeline.structure.owners import owners
+from hvdtune.timeline.structure.steps import find_steps
 
 
 def analyse(recording: Recording) -> Analysis:

@@ -17,11 +17,11 @@ from hvdtune.timeline.analysis import sizes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hvdtune.timeline.analysis.joint import Joint
-    from hvdtune.timeline.analysis.owners import Family
-    from hvdtune.timeline.analysis.step_starts import Once
-    from hvdtune.timeline.analysis.steps import Steps
     from hvdtune.timeline.record.layout import Recording
+    from hvdtune.timeline.structure.joint import Joint
+    from hvdtune.timeline.structure.owners import Family
+    from hvdtune.timeline.structure.step_starts import Once
+    from hvdtune.timeline.structure.steps import Steps
 
 #: The parts of a step, in the order in which a picture stacks them. They sum to `step_s` exactly.
 #: All but the first are time in which the framework's thread was blocked; their sum is `exposed_s`.

@@ -17,8 +17,8 @@ from hvdtune.timeline.record.layout import CPUS_FOR_BATCHES, CPUS_IN_USE, CPUS_W
 
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
-    from hvdtune.timeline.analysis.joint import View
     from hvdtune.timeline.record.layout import RankRecording
+    from hvdtune.timeline.structure.joint import View
 
 
 #: Computing runs on CPUs if it uses this share of the CPUs that it could use.

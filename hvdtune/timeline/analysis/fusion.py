@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hvdtune.timeline.analysis.answers import Fusion
-from hvdtune.timeline.analysis.joint import Joint, kind_name
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import DTYPES, REASONS, Mark, Recording
+from hvdtune.timeline.structure.joint import Joint, kind_name
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

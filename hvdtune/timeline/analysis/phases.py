@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline import schema
-from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, Mark, RankRecording
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

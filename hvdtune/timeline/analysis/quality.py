@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline.analysis.answers import Quality
-from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import Mark, RankRecording
+from hvdtune.timeline.structure.joint import Joint
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline.analysis.joint import Joint, kind_name
-from hvdtune.timeline.analysis.steps import Steps
+from hvdtune.timeline.structure.joint import Joint, kind_name
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

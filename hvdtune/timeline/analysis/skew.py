@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline.analysis import chance
-from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.analysis.trend import course
 from hvdtune.timeline.analysis.waterfall import Waterfall
+from hvdtune.timeline.structure.joint import Joint
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.step_starts import Once
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import Flag, Mark, Recording
+from hvdtune.timeline.structure.joint import Joint
+from hvdtune.timeline.structure.step_starts import Once
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

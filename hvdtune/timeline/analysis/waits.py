@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import Recording
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 #: Faces that start operations in that way. Keras runs on one that the recording names as well.
 UNSEEN = frozenset({"tensorflow", "mxnet", "keras"})

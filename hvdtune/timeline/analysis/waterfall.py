@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline.analysis.answers import EXPOSED_PARTS, PARTS, Overlap
-from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.analysis.waits import at_most, shown
 from hvdtune.timeline.record.layout import NONE, REASONS
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,9 +15,9 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.horovod import turns
 from hvdtune.timeline.horovod.model import NEGOTIATE, Span, Trace
+from hvdtune.timeline.structure.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hvdtune.timeline import schema, words
-from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.horovod.model import INIT, NEGOTIATE, Span, Trace
+from hvdtune.timeline.structure.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd

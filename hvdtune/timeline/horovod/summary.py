@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hvdtune.timeline import words
-from hvdtune.timeline.analysis.intervals import union_length
 from hvdtune.timeline.horovod import analysis, starts, turns
 from hvdtune.timeline.horovod.model import Trace
+from hvdtune.timeline.structure.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hvdtune.timeline.analysis import skew
-from hvdtune.timeline.analysis.intervals import union_length
+from hvdtune.timeline.structure.intervals import union_length
 
 if TYPE_CHECKING:
     import pandas as pd

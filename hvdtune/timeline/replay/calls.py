@@ -14,13 +14,13 @@ from functools import cached_property
 import numpy as np
 
 from hvdtune.timeline.analysis.cpus import Host
-from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import PICKLING
 from hvdtune.timeline.replay import changes
 from hvdtune.timeline.replay.changes import Change, Stretches, each_step
 from hvdtune.timeline.replay.play import Rules
 from hvdtune.timeline.replay.program import Play, Program, boundaries
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 #: A loop that only makes calls typically takes at most this long, ns, for each; a loop that takes
 #: longer computes something.

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hvdtune.timeline.analysis.cpus import Load
-from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.replay.play import (
     Replay,
     Rules,
@@ -24,6 +22,8 @@ from hvdtune.timeline.replay.play import (
     with_overlaps,
 )
 from hvdtune.timeline.replay.program import Costs, Play, Program, costs, programs
+from hvdtune.timeline.structure.joint import Joint
+from hvdtune.timeline.structure.steps import Steps
 
 #: Stretches of this many consecutive steps, spread over the recording …
 STRETCHES = 6

@@ -14,10 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from hvdtune.timeline.analysis.cpus import Load
-from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.analysis.sizes import bus_factor
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, REASONS, Flag
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 _FULL = REASONS.index("full")
 _CYCLE = REASONS.index("cycle")

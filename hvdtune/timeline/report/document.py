@@ -14,19 +14,20 @@ import numpy as np
 
 from hvdtune.timeline import schema
 from hvdtune.timeline.advice import accounting
-from hvdtune.timeline.analysis import phases, step_starts
+from hvdtune.timeline.analysis import phases
 from hvdtune.timeline.analysis.answers import PARTS
 from hvdtune.timeline.analysis.sizes import bus_factor, total_bytes
 from hvdtune.timeline.record.layout import Recording
 from hvdtune.timeline.report import cpus
 from hvdtune.timeline.report.strips import strips
+from hvdtune.timeline.structure import step_starts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hvdtune.timeline.advice.finding import Finding
     from hvdtune.timeline.analysis.answers import Analysis
-    from hvdtune.timeline.analysis.owners import Family
+    from hvdtune.timeline.evidence.finding import Finding
+    from hvdtune.timeline.structure.owners import Family
 
 #: Raised with every change that a reader of `--json` would misread.
 DOCUMENT = 1

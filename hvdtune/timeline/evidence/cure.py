@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.expected import Expected, one_of, saved
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.expected import Expected, one_of, saved
 from hvdtune.timeline.replay import changes
 from hvdtune.timeline.replay.program import Play, Program
 

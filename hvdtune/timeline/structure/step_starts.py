@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hvdtune.timeline import schema, words
-from hvdtune.timeline.analysis.intervals import union_length
-from hvdtune.timeline.analysis.joint import Joint
-from hvdtune.timeline.analysis.owners import Key, keys_of
-from hvdtune.timeline.analysis.steps import Steps, is_made_up
+from hvdtune.timeline.structure.intervals import union_length
+from hvdtune.timeline.structure.joint import Joint
+from hvdtune.timeline.structure.owners import Key, keys_of
+from hvdtune.timeline.structure.steps import Steps, is_made_up
 
 LONG = 5
 LEAST_S = 0.1

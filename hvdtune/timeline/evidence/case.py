@@ -25,7 +25,7 @@ from hvdtune.timeline.replay.play import Rules
 
 if TYPE_CHECKING:
     from hvdtune.timeline.analysis.answers import Analysis
-    from hvdtune.timeline.analysis.owners import Family
+    from hvdtune.timeline.structure.owners import Family
 
 MIB = 1 << 20
 #: Faces with calls that return before the operation is done.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hvdtune.timeline.analysis.joint import Joint, View
 from hvdtune.timeline.record.layout import Mark, Name, RankRecording
+from hvdtune.timeline.structure.joint import Joint, View
 
 if TYPE_CHECKING:
     import pandas as pd

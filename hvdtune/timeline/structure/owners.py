@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtune.timeline.analysis.joint import Joint, View
-from hvdtune.timeline.analysis.steps import Steps
 from hvdtune.timeline.record.layout import NONE, Mark, Name, RankRecording
+from hvdtune.timeline.structure.joint import Joint, View
+from hvdtune.timeline.structure.steps import Steps
 
 #: Operations outstanding at the same time are also gradients (of a second optimizer, for example)
 #: if together they have this share of the bytes of the largest such group.

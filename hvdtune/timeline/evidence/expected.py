@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import Case
-from hvdtune.timeline.advice.finding import ABSOLUTE, RELATIVE
+from hvdtune.timeline.evidence.case import Case
+from hvdtune.timeline.evidence.finding import ABSOLUTE, RELATIVE
 from hvdtune.timeline.replay import changes
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hvdtune.timeline.advice.case import Case
 from hvdtune.timeline.analysis import chance
+from hvdtune.timeline.evidence.case import Case
 
 #: Ranks are late in turn if in this share of the steps the late rank is that of one round before.
 IN_TURN = 0.8

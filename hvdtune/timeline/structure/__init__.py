@@ -1,0 +1,4 @@
+"""What a recording consists of: all ranks' batches side by side, steps, families of operations.
+
+May know `record`.
+"""
