@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from hvdtune.core.observation import recording
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Slot
-from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.errors import FAILED, LaunchError
 from hvdtune.launch.local import processes
 from hvdtune.launch.local.endings import Failure, signal_name
 from hvdtune.launch.local.environment import place, worker_environment
@@ -131,7 +131,7 @@ class Job:
         if self._failed and not self._failure:
             self._blame()
         if self._failure:
-            self._explain(self._failure.describe())
+            self._explain_failure(self._failure)
             return self._failure.status
         return self._stop_status
 
@@ -140,6 +140,10 @@ class Job:
             self._spec.explain(text)
         else:
             self._say(2, f"hvdtune run: {text}")
+
+    def _explain_failure(self, failure: Failure) -> None:
+        text = failure.describe()
+        self._explain(text if self._spec.explain is None else f"{FAILED}: {text}")
 
     def _say(self, descriptor: int, text: str) -> None:
         self._relay.say(descriptor, text)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from hvdtune.compute_service.errors import TimeoutException
 from hvdtune.core.observation.recording import run_finisher
+from hvdtune.launch.errors import FAILED
 from hvdtune.launch.local.endings import Failure
 from hvdtune.spark.cluster import Cluster
 from hvdtune.spark.course import Course
@@ -154,7 +155,7 @@ def _failed(error: Exception, course: Course, too_late: list[str]) -> Exception:
                 "executors (spark.pyspark.python, PYSPARK_PYTHON)."
             )
         return RuntimeError(f"Spark job has failed: {first_lines(text)}")
-    sentence = f"The job has failed: {failure.describe().rstrip()}"
+    sentence = f"The job has failed: {FAILED}: {failure.describe().rstrip()}"
     if failure.loss:
         sentence += f"\nSpark says: {first_lines(text)}"
     return RuntimeError(sentence)

@@ -24,7 +24,7 @@ from rank_programs import spark_jobs
 from support import spark_programs
 from support.spark_sessions import MARK
 
-from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.errors import FAILED, LaunchError
 from hvdtune.spark import HorovodRunner, cluster, log_to_driver, run
 from hvdtune.timeline import api
 
@@ -134,7 +134,7 @@ def test_the_end_of_a_rank_is_an_error_that_names_it(session: Any, how: str) -> 
     with pytest.raises(RuntimeError) as raised:
         run(spark_jobs.end_badly, (how,), num_proc=2, stdout=out, stderr=out)
     told = str(raised.value)
-    assert told.startswith("The job has failed: rank 1 (pid "), told
+    assert told.startswith(f"The job has failed: {FAILED}: rank 1 (pid "), told
     assert f" on {os.uname().nodename}) {ENDS[how]}" in told
     assert ("ValueError: rank 1 has a reason" in told) == (how == "raise")
     if how == "kill the task":  # who may have had no time to pass the words on
@@ -245,7 +245,7 @@ def test_spark_connect(tmp_path: Path) -> None:
     assert found["classic"] is False
     assert [one["sum"] for one in found["results"]] == [3.0, 3.0]
     assert found["output"] == [f"[{rank}]<stdout>:rank {rank} has a sum" for rank in range(2)]
-    assert found["failure"].startswith("The job has failed: rank 1 (pid ")
+    assert found["failure"].startswith(f"The job has failed: {FAILED}: rank 1 (pid ")
     assert "exited with code 9" in found["failure"]
     assert found["too few"].startswith("3 processes need 3 slots at the same time, and Spark has 2")
     assert found["count"] == 10

@@ -18,6 +18,7 @@ from support.jobs.launcher import wait_until_gone
 from support.jobs.ranks import clean_environment
 
 import hvdtune
+from hvdtune.launch.errors import FAILED
 from hvdtune.launch.function import call
 from hvdtune.launch.function.call_site import run
 from hvdtune.launch.local.environment import with_alias
@@ -269,11 +270,12 @@ def test_failures_name_the_first_rank_and_its_exit_code(script):
     out, err = script.ended(FAILURES)
     raised = re.sub(r"^(Process|Terminating) .*\n", "", out, flags=re.M).split("\n====\n")
     beginnings = [
-        r"The job has failed: rank 1 \(pid \d+ on localhost\) exited with code 1\. Its last",
-        r"The job has failed: rank 0 \(pid \d+ on localhost\) was killed by SIGKILL",
-        r"The job has failed: rank 0 \(pid \d+ on localhost\) exited with code 5\.",
+        rf"The job has failed: {FAILED}: rank 1 \(pid \d+ on localhost\) exited with code 1\. Its "
+        "last",
+        rf"The job has failed: {FAILED}: rank 0 \(pid \d+ on localhost\) was killed by SIGKILL",
+        rf"The job has failed: {FAILED}: rank 0 \(pid \d+ on localhost\) exited with code 5\.",
         r"Rank 0 exited with code 0 before the function returned\.",
-        r"The job has failed: rank 0 \(pid \d+ on localhost\) exited with code 1\. ",
+        rf"The job has failed: {FAILED}: rank 0 \(pid \d+ on localhost\) exited with code 1\. ",
         r"The result of rank 0 cannot be read here: .*not a number",
         r"The job has failed: cannot start '/no/such/python': No such file",
         r"The job has failed: output_filename: /proc/nowhere\S* cannot be written",

@@ -41,6 +41,7 @@ from hvdtune.launch.elastic.patience import Patience
 from hvdtune.launch.elastic.process import Process, State
 from hvdtune.launch.elastic.roster import Roster
 from hvdtune.launch.elastic.suspicion import Lateness, Suspicion
+from hvdtune.launch.errors import FAILED
 from hvdtune.launch.local.endings import cause_of_end
 
 PROBATION_SECONDS = 30.0  # as a member, until a process has proved itself
@@ -282,14 +283,14 @@ class Membership:
         roster = self._roster
         if all(process.state is State.KILLED for process in roster.processes.values()):
             failed = any(member.failed for member in roster.crew)
-            self._orders.end(int(failed), wording.FAILED if failed else "")
+            self._orders.end(int(failed), FAILED if failed else "")
 
     def _check_survivors(self, now: float) -> None:
         """End the job if no process has its state any more; if it has none yet, start over."""
         if not self._begun or any(map(self._roster.carries, self._roster.crew)):
             return
         if self.generation or (self._orders.failures and not any(self._blame.free_seats(now))):
-            self._orders.end(1, f"{wording.FAILED}, and none is left that could go on")
+            self._orders.end(1, f"{FAILED}, and none is left that could go on")
         else:
             self._begun, self._roster.crew = False, []
 

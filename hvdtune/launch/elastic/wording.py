@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from hvdtune.launch.allocation.hosts import Host
 from hvdtune.launch.elastic.suspicion import Lateness
+from hvdtune.launch.errors import FAILED
 
 _MOST_NAMES = 8  # in a sentence
 
-# Programs look for these words, which are Horovod's.
-FAILED = "Horovod detected that one or more processes exited with non-zero status"
+# Horovod's words.
 NO_STATE = "No hosts from previous set remaining, unable to broadcast state"
 
 
