@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtune.core.meeting.addresses import present_interfaces
@@ -49,8 +49,10 @@ class Request(NamedTuple):
     """The request for a job.
 
     `environment` is what all workers share (see `job_environment`), `inherited` the part of it
-    that existed before. With `use_cache`, facts about other hosts are valid for an hour. The
-    last fields are the flags' values. An `elastic` job with a script has no hosts.
+    that existed before. With `use_cache`, facts about other hosts are valid for an hour. An
+    `elastic` job with a script has no hosts. `output_setting`, `descriptors` and `explain` are as
+    in `hvdtune.launch.job.JobSpec`; mpirun and jsrun know only the first. The other fields are the
+    flags' values.
     """
 
     command: Sequence[str]
@@ -70,6 +72,9 @@ class Request(NamedTuple):
     mpi_args: str | None = None
     binding_args: str | None = None
     elastic: Elastic | None = None
+    output_setting: str = "--output-filename"
+    descriptors: Sequence[int] = ()
+    explain: Callable[[str], None] | None = None
 
 
 def start(request: Request) -> int:
@@ -87,14 +92,17 @@ def start(request: Request) -> int:
     remote = _remote(slot.hostname for slot in slots)
     meeting = _check(request, slots, remote) if remote else {}
     if request.interfaces.by_flag and not meeting:
-        _tell("--network-interfaces has no effect: the job runs on one host.")
+        _tell(f"{request.interfaces.setting} has no effect: the job runs on one host.")
     spec = JobSpec(
         command=request.command,
         slots=slots,
         environment={**environments.without_place(request.environment), **meeting},
         output_directory=request.output_directory,
+        output_setting=request.output_setting,
         timestamps=request.timestamps,
         verbose=request.verbose,
+        descriptors=request.descriptors,
+        explain=request.explain,
         remote={name: request.ssh.command(name, "run") for name in remote},
         start_timeout=request.start_timeout,
     )
@@ -122,8 +130,11 @@ def _start_elastic(request: Request, elastic: Elastic) -> int:
         interfaces=request.interfaces,
         heartbeat=elastic.heartbeat,
         output_directory=request.output_directory,
+        output_setting=request.output_setting,
         timestamps=request.timestamps,
         verbose=request.verbose,
+        descriptors=request.descriptors,
+        explain=request.explain,
     )
     return run_elastic_job(spec)
 

@@ -13,8 +13,8 @@ from hvdtune.launch.allocation.hosts import Slot
 from hvdtune.launch.local.endings import Failure
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote.frames import Frame, Kind
+from hvdtune.launch.remote.link import Peer
 from hvdtune.launch.worker import Worker
-from hvdtune.spark.link import Peer
 from hvdtune.spark.task import LOST, blame_seconds
 
 

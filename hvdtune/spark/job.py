@@ -16,9 +16,9 @@ from hvdtune.compute_service.errors import TimeoutException
 from hvdtune.core.observation.recording import run_finisher
 from hvdtune.launch.errors import FAILED
 from hvdtune.launch.local.endings import Failure
+from hvdtune.launch.remote.link import Listener
 from hvdtune.spark.cluster import Cluster
 from hvdtune.spark.course import Course
-from hvdtune.spark.link import Listener
 from hvdtune.spark.order import Order
 from hvdtune.spark.task import FAILURE, RESULT, SCHEMA
 

@@ -22,8 +22,8 @@ from hvdtune.launch.job import BLAME_SECONDS, SURVIVORS_SECONDS
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote import identity
 from hvdtune.launch.remote.frames import Frame, FrameReader, Kind
+from hvdtune.launch.remote.link import Link
 from hvdtune.launch.worker import Worker
-from hvdtune.spark.link import Link
 from hvdtune.spark.order import Order, start_agent
 
 #: In a failing task's error text, before the JSON that says how its rank ended.

@@ -16,9 +16,9 @@ pytest.importorskip("pyarrow", reason="PyArrow is not installed")
 from support import spark_programs
 
 from hvdtune.launch.remote.frames import Frame, Kind
+from hvdtune.launch.remote.link import Link, Listener, Peer
 from hvdtune.spark import conf
 from hvdtune.spark.course import Output
-from hvdtune.spark.link import Link, Listener, Peer
 
 KEY = "00" * 32
 pytestmark = pytest.mark.timeout(600)

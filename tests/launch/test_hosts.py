@@ -71,6 +71,36 @@ def test_the_hosts_are_hosts(rig, environment):
     assert rig.sent_bytes("hostb") - before > 1_000_000
 
 
+CALL = """
+import os, sys
+from hvdtune import run
+
+def sizes(data):
+    import hvdtune
+    hvdtune.init()
+    total = hvdtune.allreduce(data, op=hvdtune.Sum)
+    return hvdtune.rank(), os.uname().nodename, float(total[-1])
+
+import numpy
+data = numpy.full(500_000, 2.0)
+print(run(sizes, (data,), num_proc=3, hosts="hosta:1,hostb:1,hostc:1", **eval(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("arguments", [{}, {"min_num_proc": 3}], ids=["fixed", "elastic"])
+def test_a_function_on_three_hosts(rig, environment, tmp_path, arguments):
+    (tmp_path / "script.py").write_text(CALL, encoding="utf-8")
+    shown = run_on(
+        rig,
+        "hosta",
+        [sys.executable, str(tmp_path / "script.py"), repr(arguments)],
+        environment,
+    )
+    assert shown.returncode == 0, shown.stderr
+    expected = [(rank, f"host{letter}", 6.0) for rank, letter in enumerate("abc")]
+    assert shown.stdout == f"{expected}\n"
+
+
 SLOW = Link(rate=100e6, delay=0.02, loss=0.001)
 SERVE = """
 import socket

@@ -145,15 +145,6 @@ def assign_ranks(hosts: Iterable[Host], count: int) -> list[Slot]:
     return slots
 
 
-def require_local(slots: Iterable[Slot]) -> None:
-    """Raise `LaunchError` if a process would have to run on another machine."""
-    for name in dict.fromkeys(slot.hostname for slot in slots):
-        if not is_local(name):
-            raise LaunchError(
-                f"functions are started on this machine only: host {name} is not local."
-            )
-
-
 def is_local(name: str) -> bool:
     """Whether a host's name means this machine: by name, or by resolving to one of its addresses.
 

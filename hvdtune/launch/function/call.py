@@ -1,7 +1,7 @@
 """Carrying out one call of `hvdtune.launch.function.call_site`: files, launcher, output, results.
 
-The function and the results travel in unnamed files, which launcher and workers inherit: however
-the caller ends, nothing is left on the disk.
+The function and the results are in unnamed files, which launcher and workers inherit: however the
+caller ends, nothing is left on the disk. Workers that cannot inherit them use an `exchange`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,33 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from hvdtune.bootstrap import python_command
+from hvdtune.launch.function.exchange import KEY, Exchange
 from hvdtune.launch.local.endings import signal_name
 
 
 class FunctionCall:
     """One call on all ranks.
 
-    `plan` is what `job` reads, except for what this class adds: {"count": ranks, "hosts":
-    [[name, slots], …], "executable": the workers' Python, "output_directory": path or None,
-    "verbose": bool}. `call` is the pickled (function, args, kwargs), `environ` the workers'.
+    `plan` is what `job` reads, except for what this class adds. `call` is the pickled (function,
+    args, kwargs), `environ` the workers', `count` the number of results. `addresses`: None if the
+    workers can inherit files, otherwise where they reach this process.
     """
 
-    def __init__(self, plan: dict[str, Any], call: bytes, environ: dict[str, str]) -> None:
+    def __init__(
+        self,
+        plan: dict[str, Any],
+        call: bytes,
+        environ: dict[str, str],
+        count: int,
+        addresses: Sequence[str] | None = None,
+    ) -> None:
         self._plan = plan
+        self._count = count
+        self._addresses = addresses
         self._call = call
         self._environ = environ
 
@@ -43,22 +53,35 @@ class FunctionCall:
         including KeyboardInterrupt, the workers have ended.
         """
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in self._files()]
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2 + self._count)]
             call, explanation, *results = files
             pickle.dump((_search_path(), sys.argv), call)
             call.write(self._call)
             call.flush()
-            status = self._launch([file.fileno() for file in files])
+            if self._addresses is None:
+                shared = [file.fileno() for file in (call, *results)]
+                place = [str(number) for number in shared]
+            else:
+                exchange = stack.enter_context(contextlib.closing(Exchange(call, results)))
+                self._environ[KEY] = exchange.key
+                shared = []
+                place = ["--at", str(exchange.port), *self._addresses]
+            status = self._launch(explanation.fileno(), shared, place)
             if status != 0:
                 raise RuntimeError(_failure(status, explanation))
             return [_result(rank, file) for rank, file in enumerate(results)]
 
-    def _files(self) -> range:
-        """The call, the reason for a failure, and a result for each rank."""
-        return range(2 + self._plan["count"])
-
-    def _launch(self, descriptors: list[int]) -> int:
-        plan = json.dumps({**self._plan, "parent": os.getpid(), "descriptors": descriptors})
+    def _launch(self, explanation: int, shared: list[int], place: list[str]) -> int:
+        """Run the launcher, which tells workers the `place` of the call; return its status."""
+        plan = json.dumps(
+            {
+                **self._plan,
+                "parent": os.getpid(),
+                "explanation": explanation,
+                "descriptors": shared,
+                "place": place,
+            }
+        )
         with _streams() as (stdout, stderr):
             process = subprocess.Popen(
                 python_command("hvdtune.launch.function.job", plan),
@@ -66,7 +89,7 @@ class FunctionCall:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                pass_fds=descriptors,
+                pass_fds=(explanation, *shared),
                 # Ctrl-C must reach the job once: from here, and not from the terminal as well.
                 start_new_session=True,
             )

@@ -13,13 +13,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hvdtune.core.libraries.network import INTERFACES, interface_names
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation import hosts as host_lists
 from hvdtune.launch.elastic import options
 from hvdtune.launch.errors import LaunchError
+from hvdtune.launch.function import exchange
 from hvdtune.launch.function.call import FunctionCall
 from hvdtune.launch.local import environment
+from hvdtune.launch.remote.interfaces import Interfaces
+from hvdtune.launch.remote.ssh import Ssh
 from hvdtune.launch.settings import choose
+from hvdtune.launch.start import Method
 from hvdtune.settings import knobs
 
 
@@ -57,12 +62,17 @@ def run(
         cooldown_range: shortest and longest time, in seconds, for which a host on which a process
             failed gets no new one; by default it never gets one again.
         host_discovery_script: a command for the shell that prints a line "HOST:SLOTS" per host.
-        hosts: "localhost:4", slots on each host; `hostfile` names a file that says the same.
+        hosts: "localhost:4,other:4", slots on each host; `hostfile` names a file that says the
+            same. Other hosts are reached with ssh, as by `hvdtune run -H`; hvdtune, and what the
+            function needs, must be installed there. The workers there connect to this process.
+        ssh_port, ssh_identity_file: for ssh.
+        network_interfaces: a list, or names with commas between: those that the hosts use.
+        use_mpi: have mpirun start the workers, with the words `mpi_args` if given.
         start_timeout: seconds until all ranks must have started.
         output_filename: directory for each worker's output, as --output-filename.
         verbose: whether to say what is started and what ends.
         executable: the Python of the workers; by default this one.
-        disable_cache: accepted; checks are never cached.
+        disable_cache: query the other hosts again, even if that was done within the last hour.
         np, min_np, max_np, network_interface: old names of num_proc, … (DeprecationWarning).
 
     Raises RuntimeError naming the first rank that failed, its exit code and its last lines. Raises
@@ -77,29 +87,47 @@ def run(
         slots=slots, reset_limit=reset_limit, cooldown_range=cooldown_range,
         host_discovery_script=host_discovery_script,
     )
-    _refuse_controllers(use_gloo, use_mpi)
-    interfaces = _renamed(
+    _check_controllers(use_gloo, use_mpi, elastic.is_elastic)
+    interfaces = _names(_renamed(
         "network_interface", network_interface, "network_interfaces", network_interfaces
-    )
-    _warn_of_unused(
-        network_interfaces=interfaces, ssh_port=ssh_port, ssh_identity_file=ssh_identity_file,
-        mpi_args=mpi_args,
-    )
-    environ, values = _environment(start_timeout)
+    ))
+    chosen = _hosts(hosts, hostfile, count, elastic.script)
+    alone = elastic.script is None and _here(chosen, None if elastic.is_elastic else count)
+    if alone and not use_mpi:
+        _warn_of_unused(
+            "the job runs on one host", network_interfaces=interfaces, ssh_port=ssh_port,
+            ssh_identity_file=ssh_identity_file,
+        )
+        interfaces = []
+    if not use_mpi:
+        _warn_of_unused("mpirun does not start the job", mpi_args=mpi_args)
+    if chosen:
+        # A file for each result is open here, and in the launcher besides its pipes.
+        capacity.require_room(chosen, count, "num_proc", capacity.PIPES + 1, own_files=1)
+        host_lists.assign_ranks(chosen, count)
+    environ, values = _environment(start_timeout, alone)
     plan: dict[str, Any] = {
-        "count": count,
-        "hosts": _hosts(hosts, hostfile, count, elastic.script),
+        "processes": count,
+        "hosts": chosen,
+        "method": (Method.MPIRUN if use_mpi else Method.OWN).value,
         "executable": _executable(executable),
+        "interfaces": _interfaces(interfaces, "" if alone else values["gloo_iface"]),
+        "ssh": _ssh(values["ssh_command"], ssh_port, ssh_identity_file),
+        "start_timeout": values["start_timeout"],
+        "use_cache": not disable_cache,
+        "tcp": values["tcp"],
         "output_directory": None if output_filename is None else os.fspath(output_filename),
         "verbose": bool(verbose),
+        "mpi_args": mpi_args,
     }
     if elastic.is_elastic:
         plan["elastic"] = _elastic_plan(elastic, count, values)
-        plan["count"] = plan["elastic"]["limits"]["least"]
+        count = plan["elastic"]["limits"]["least"]
+    addresses = None if alone and not use_mpi else exchange.addresses(interfaces)
     from hvdtune.launch.function import pickling
 
     call = pickling.call(func, args, kwargs)
-    return FunctionCall(plan, call, environ).results()
+    return FunctionCall(plan, call, environ, count, addresses).results()
 # fmt: on
 
 
@@ -133,31 +161,41 @@ def _elastic_plan(
     except LaunchError as error:
         raise LaunchError(options.in_arguments(str(error))) from None
     return {
+        "options": elastic._asdict(),
         "limits": limits._replace(replaces_failed=None)._asdict(),
         "heartbeat": values["elastic_heartbeat"],
-        "cooldown": elastic.cooldown,
-        "script": elastic.script,
-        "slots": elastic.slots,
     }
 
 
-def _refuse_controllers(use_gloo: bool | None, use_mpi: bool | None) -> None:
+def _check_controllers(use_gloo: bool | None, use_mpi: bool | None, elastic: bool) -> None:
     if use_gloo and use_mpi:
         raise LaunchError("use_gloo and use_mpi exclude each other: give at most one of them.")
-    if use_mpi:
-        raise LaunchError(
-            "use_mpi: functions are started without mpirun: leave it out (hvdtune run --mpi, and "
-            "mpirun -np N python train.py, start scripts)."
-        )
+    if use_mpi and elastic:
+        raise LaunchError("elastic jobs are started by hvdtune itself: leave out use_mpi.")
 
 
-def _warn_of_unused(**arguments: Any) -> None:
+def _warn_of_unused(reason: str, **arguments: Any) -> None:
     """Warn about arguments without effect, which Horovod ignores silently."""
-    why = {"mpi_args": "mpirun does not start the job"}
     for name, value in arguments.items():
         if value:
-            reason = why.get(name, "the job runs on one host")
             warnings.warn(f"{name} has no effect: {reason}", UserWarning, stacklevel=3)
+
+
+def _names(interfaces: Sequence[str] | str | None) -> list[str]:
+    text = interfaces if isinstance(interfaces, str) else ",".join(interfaces or ())
+    return interface_names(text)
+
+
+def _interfaces(names: Sequence[str], variable: str) -> Interfaces:
+    if names:
+        return Interfaces(names, "network_interfaces")
+    return Interfaces(interface_names(variable), INTERFACES)
+
+
+def _ssh(command: str, port: int | None, identity_file: str | None) -> Ssh:
+    if identity_file is not None and not os.path.isfile(identity_file):
+        raise LaunchError(f"ssh_identity_file={identity_file!r}: there is no such file.")
+    return Ssh(command, port, identity_file)
 
 
 def _checked_count(count: Any) -> int:
@@ -187,10 +225,18 @@ def _hosts(
         found = host_lists.read_hostfile(os.fspath(hostfile), "hostfile")
     else:
         found = [host_lists.Host("localhost", count)]
-    # A file for each result is open here, and in the launcher besides its pipes.
-    capacity.require_room(found, count, "num_proc", capacity.PIPES + 1, own_files=1)
-    host_lists.require_local(host_lists.assign_ranks(found, count))
     return found
+
+
+def _here(hosts: Sequence[host_lists.Host], count: int | None) -> bool:
+    """Whether this machine runs the first `count` processes, or all that have a slot."""
+    if count is not None:
+        slots = sum(host.slots for host in hosts)
+        hosts = [
+            host_lists.Host(slot.hostname, 1)
+            for slot in host_lists.assign_ranks(hosts, min(count, slots))
+        ]
+    return all(map(host_lists.is_local, dict.fromkeys(host.name for host in hosts)))
 
 
 def _executable(executable: str | None) -> str:
@@ -200,7 +246,9 @@ def _executable(executable: str | None) -> str:
     return chosen
 
 
-def _environment(start_timeout: float | None) -> tuple[dict[str, str], dict[str, Any]]:
+def _environment(
+    start_timeout: float | None, one_host: bool
+) -> tuple[dict[str, str], dict[str, Any]]:
     """The workers' environment, and the settings by key.
 
     Raises `KnobError` naming a setting that is malformed.
@@ -209,6 +257,6 @@ def _environment(start_timeout: float | None) -> tuple[dict[str, str], dict[str,
     if start_timeout is not None:
         knob = knobs.KNOBS["start_timeout"]
         given[knob.key] = ("start_timeout", knobs.parse(knob, start_timeout, "start_timeout"))
-    choice = choose(given, None, os.environ)
+    choice = choose(given, None, os.environ, one_host=one_host)
     variables = environment.job_environment({**os.environ, **choice.variables()})
     return variables, choice.values

@@ -6,63 +6,69 @@ import json
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from hvdtune.bootstrap import python_command
-from hvdtune.launch.allocation.hosts import Host, assign_ranks
-from hvdtune.launch.elastic.job import ElasticSpec, run_elastic_job
+from hvdtune.launch import start
+from hvdtune.launch.allocation.hosts import Host
+from hvdtune.launch.elastic import options
 from hvdtune.launch.elastic.limits import Limits
-from hvdtune.launch.job import JobSpec, run_job
+from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local import processes
-from hvdtune.launch.local.environment import without_place
+from hvdtune.launch.remote.interfaces import Interfaces
+from hvdtune.launch.remote.ssh import Ssh
 
 
 def main(words: Sequence[str]) -> int:
     """Run the job described by words[0], a JSON text; return the launcher's exit status.
 
-    The environment is the workers'. `descriptors` are files: the call to make, one for the reason
-    of a failure, and one for each rank's result.
+    The environment is the workers'. `explanation` is a file for the reason of a failure. Workers
+    are given the words `place`, which say where the call is; if it is in open files, those are
+    `descriptors`.
     """
     plan = json.loads(words[0])
     # If the caller is killed, nobody waits for the results.
     processes.die_with_parent(signal.SIGTERM, plan["parent"])
-    call, explanation, *results = plan["descriptors"]
+    reasons: list[str] = []
 
     def explain(text: str) -> None:
-        os.pwrite(explanation, text.encode("utf-8", "replace"), 0)
+        reasons.append(text)
+        os.pwrite(plan["explanation"], text.encode("utf-8", "replace"), 0)
 
-    command = python_command(
-        "hvdtune.launch.function.worker",
-        *map(str, (call, *results)),
-        executable=plan["executable"],
-    )
-    hosts = [Host(*host) for host in plan["hosts"]]
-    elastic = plan.get("elastic")
-    if elastic is not None:
-        return run_elastic_job(
-            ElasticSpec(
-                command=command,
-                environment=without_place(os.environ),
-                limits=Limits(**elastic["limits"]),
-                hosts=hosts,
-                script=elastic["script"],
-                slots=elastic["slots"],
-                cooldown=elastic["cooldown"],
-                heartbeat=elastic["heartbeat"],
-                output_directory=plan["output_directory"],
-                output_setting="output_filename",
-                verbose=plan["verbose"],
-                descriptors=(call, *results),
-                explain=explain,
-            )
-        )
-    spec = JobSpec(
-        command=command,
-        slots=assign_ranks(hosts, plan["count"]),
-        environment=without_place(os.environ),
+    request = start.Request(
+        command=python_command(
+            "hvdtune.launch.function.worker", *plan["place"], executable=plan["executable"]
+        ),
+        hosts=[Host(*host) for host in plan["hosts"]],
+        processes=plan["processes"],
+        environment=dict(os.environ),
+        inherited=dict(os.environ),
+        method=start.Method(plan["method"]),
+        interfaces=Interfaces(*plan["interfaces"]),
+        ssh=Ssh(*plan["ssh"]),
+        start_timeout=plan["start_timeout"],
+        use_cache=plan["use_cache"],
+        tcp=plan["tcp"],
         output_directory=plan["output_directory"],
         output_setting="output_filename",
         verbose=plan["verbose"],
-        descriptors=(call, *results),
+        mpi_args=plan["mpi_args"],
+        elastic=_elastic(plan.get("elastic")),
+        descriptors=plan["descriptors"],
         explain=explain,
     )
-    return run_job(spec)
+    try:
+        status = start.start(request)
+    except LaunchError as error:
+        explain(str(error))
+        return 2
+    if status and not reasons and request.method is not start.Method.OWN:
+        explain(f"{request.method.value} failed with exit code {status}; its output says why.")
+    return status
+
+
+def _elastic(plan: dict[str, Any] | None) -> start.Elastic | None:
+    if plan is None:
+        return None
+    found = options.Options(**plan["options"])
+    return start.Elastic(found, Limits(**plan["limits"]), plan["heartbeat"])

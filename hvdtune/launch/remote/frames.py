@@ -1,4 +1,4 @@
-"""The messages between launcher and agent over ssh: frames of (kind, number, bytes).
+"""The messages between launcher and agent, and on a `link`: frames of (kind, number, bytes).
 
 A frame is a header (length of the payload: 4 bytes; kind: 1 byte; the worker's number in the job:
 4 bytes; big-endian) and its payload. A login shell may print something before the agent runs, so
@@ -31,7 +31,9 @@ class Kind(enum.IntEnum):
     NOT_STARTED = 8  # "126 …" or "127 …": exit status, and why
     ALIVE = 9  # from the agent, now and then: if nobody reads it, the connection ends
     FACTS = 10  # from an agent that serves, as its first frame: JSON (see `remote.identity.facts`)
-    RESULT = 11  # from a Spark task: a part of the function's result
+    RESULT = 11  # from a task: a part of its function's result
+    CALL = 12  # from a task: it asks for the function; to it: a part of that, at last an empty one
+    TAKEN = 13  # to a task: its result is complete
 
 
 class Frame(NamedTuple):

@@ -16,7 +16,7 @@ FLAG = "--network-interfaces"
 class Interfaces(NamedTuple):
     """The interfaces that the user has named for a job on several hosts.
 
-    `setting` is what has named them: `FLAG`, the variable, or another name for messages.
+    `setting` is what has named them, for messages: `FLAG`, a function's argument, or the variable.
     """
 
     names: Sequence[str] = ()
@@ -24,8 +24,8 @@ class Interfaces(NamedTuple):
 
     @property
     def by_flag(self) -> Sequence[str]:
-        """Those of the flag: it is for this job, while a variable may be for many."""
-        return self.names if self.setting == FLAG else ()
+        """Those of the flag or argument: it is for this job, while a variable may be for many."""
+        return () if self.setting == INTERFACES else self.names
 
     def require(self, present: Sequence[str], host: str = "this host") -> None:
         """Raise `LaunchError` for an interface that is not among those present on a host."""

@@ -18,9 +18,9 @@ from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.local.output import WorkerStream
 from hvdtune.launch.remote import rendezvous
 from hvdtune.launch.remote.frames import Frame, Kind
+from hvdtune.launch.remote.link import Peer
 from hvdtune.launch.worker import Worker
 from hvdtune.spark.course import Output
-from hvdtune.spark.link import Peer
 from hvdtune.spark.task import LOST
 
 # A failure up to this long before the job's end may be its reason.

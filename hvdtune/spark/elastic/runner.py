@@ -18,12 +18,12 @@ from hvdtune.launch.elastic.limits import Limits
 from hvdtune.launch.elastic.membership import Membership
 from hvdtune.launch.errors import LaunchError
 from hvdtune.launch.function import pickling
+from hvdtune.launch.remote.link import Listener
 from hvdtune.settings import knobs
 from hvdtune.spark import cluster as clusters
 from hvdtune.spark.course import Output
 from hvdtune.spark.elastic.hosts import Hosts
 from hvdtune.spark.job import first_lines, late
-from hvdtune.spark.link import Listener
 from hvdtune.spark.order import Order, order_for
 from hvdtune.spark.runner import start_seconds, whole
 from hvdtune.spark.task import SCHEMA

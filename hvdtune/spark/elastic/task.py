@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from hvdtune.launch import placed
 from hvdtune.launch.remote.frames import Frame, FrameReader, Kind, encode
-from hvdtune.spark.link import Link
+from hvdtune.launch.remote.link import Link
 from hvdtune.spark.order import Order, start_agent
 
 _PIECE = 2**20

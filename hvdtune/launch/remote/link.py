@@ -1,8 +1,8 @@
 """The TCP connection on which a task exchanges frames with the program that started the job.
 
-The connecting task proves that it knows the job's key, says which task it is, and sends the frames
-of `hvdtune.launch.remote.frames`: its rank's output, and the rank's end. The program may also send
-frames. Nothing secret is sent.
+A task is one of Spark's, or a process that calls a function. It proves that it knows the job's key,
+says which task it is, and exchanges frames of `hvdtune.launch.remote.frames` with the program. The
+key itself is not sent.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class Peer:
 class Listener:
     """The program's end of the connections.
 
-    `join(task, facts, peer)` is called for each task and may refuse it; `facts` is a PlacedProcess
-    as a dictionary. Then `take(task, frame)` gets the task's frames, and `leave(task)` is called
-    when its connection has ended. Threads of this class call them, one per task.
+    `join(task, facts, peer)` is called for each task and may refuse it; `facts` is what the task
+    says of itself (Spark's: a PlacedProcess as a dictionary). Then `take(task, frame)` gets the
+    task's frames, and `leave(task)` is called when its connection has ended. Threads of this class
+    call them, one per task.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Listener:
         self._socket.close()
 
     def _start(self, work: Callable[..., None], *args: socket.socket) -> None:
-        thread = threading.Thread(target=work, args=args, name="hvdtune-spark", daemon=True)
+        thread = threading.Thread(target=work, args=args, name="hvdtune-link", daemon=True)
         self._threads.append(thread)
         thread.start()
 
