@@ -88,5 +88,10 @@ def _run_as_main(source: bytes | str, path: str, loader: object) -> None:
     except Exception as error:
         # Reported here, so that the traceback begins with the program's own frame.
         trace = error.__traceback__.tb_next if error.__traceback__ else None
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        error = error.with_traceback(trace)
+        # The interpreter sets them, too: exit handlers ask whether the program has failed.
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        sys.excepthook(type(error), error, trace)
         sys.exit(1)

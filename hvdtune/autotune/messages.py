@@ -24,7 +24,10 @@ class Messenger:
         hide_time: bool,
         rank: int = 0,
         record: Callable[[str], None] | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
+        """`before` is called before each line that is printed."""
+        self._before = before
         self._least = LEVELS.index(level.upper())
         self._hide_time = hide_time
         self._rank = rank
@@ -42,7 +45,12 @@ class Messenger:
         """Print the final result at any level: users who asked for tuning want to know."""
         if self._record is not None:
             self._record(text)
+        self._make_room()
         print(f"hvdtune autotune: {text}", file=sys.stderr, flush=True)
+
+    def _make_room(self) -> None:
+        if self._before is not None:
+            self._before()
 
     def _print(self, level: str, text: str) -> None:
         if self._record is not None:
@@ -54,4 +62,5 @@ class Messenger:
         now = datetime.now()
         when = "" if self._hide_time else f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond:6d}: "
         stream = sys.stdout if level == "INFO" else sys.stderr
+        self._make_room()
         print(f"[{when}{level[0]} {place}] [{self._rank}]: {text}", file=stream, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -134,8 +135,6 @@ def _environment(args: argparse.Namespace, *, one_host: bool) -> dict[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the YAML."""
-    import yaml
-
     from hvdtune.launch.errors import LaunchError
     from hvdtune.launch.kubernetes.job import Job
     from hvdtune.launch.kubernetes.mpijob import mpijob
@@ -162,5 +161,24 @@ def run(args: argparse.Namespace) -> int:
         objects = [mpijob(job, args.api_version, args.mpi, pods)]
     else:
         objects = trainjob(job, args.runtime)
-    print(yaml.safe_dump_all(objects, sort_keys=False, default_flow_style=False), end="")
+    print(_yaml(objects), end="")
     return 0
+
+
+def _yaml(objects: list[dict[str, Any]]) -> str:
+    """The objects as YAML.
+
+    Kubernetes' parser takes more texts for numbers and booleans than PyYAML does, such as 1e-4, 08
+    and y: they get quotes.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def text(dumper: Any, value: str) -> Any:
+        style = "'" if re.match(r"[-+]?\.?[0-9]|[yYnN]$", value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, default_flow_style=False))

@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune; return 0 if it finished, 1 if the program failed or the time ran out first."""
+    """Tune; return 0 if it finished, 1 if the program or the tuner failed, or time ran out."""
     from hvdtune.autotune.session.offline import JobsEnded, RemoteEngine
     from hvdtune.launch.allocation import capacity
     from hvdtune.launch.allocation.hosts import Host
@@ -109,20 +109,19 @@ def _tune(args: argparse.Namespace, engine: Any, settings: Settings, command: li
     from hvdtune.bench.report.progress import Display
 
     began = time.monotonic()
-    messenger = Messenger(settings.log_level, settings.log_hide_time)
     display = Display()
+    messenger = Messenger(settings.log_level, settings.log_hide_time, before=display.clear)
     # Warm-up and baseline, the search's samples, the comparison's, and the last row.
     display.total = settings.autotune_warmup_samples + 2
     display.total += settings.autotune_bayes_opt_max_samples + 2 * len(LOOKS)
     display.phase(f"starting {' '.join(command)}")
-    engine.start(began + args.budget)
-    path = settings.autotune_log or os.devnull
-    writer = _ProgressWriter(log.LogWriter(path, messenger.warn), display)
-    memory = _memory(args, settings, messenger, command)
-    session = Session(engine, settings, args.np, messenger, writer, memory=memory)
-    timers = _Budget(session, args.budget - (time.monotonic() - began))
     try:
-        with timers:
+        engine.start(began + args.budget)
+        path = settings.autotune_log or os.devnull
+        writer = _ProgressWriter(log.LogWriter(path, messenger.warn), display)
+        memory = _memory(args, settings, messenger, command)
+        session = Session(engine, settings, args.np, messenger, writer, memory=memory)
+        with _Budget(session, args.budget - (time.monotonic() - began)):
             session.run()
     finally:
         display.clear()

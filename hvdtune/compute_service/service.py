@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdtune.compute_service import messages
 from hvdtune.compute_service.registry import Registry
-from hvdtune.core.meeting.addresses import addresses_of, present_interfaces
+from hvdtune.core.meeting.addresses import addresses_of, present_interfaces, reachable
 
 _PATIENCE = 10.0  # seconds for a question to arrive, and at the end for answers to be sent
 _BACKLOG = 1024  # all workers of a service may connect at the same time
@@ -126,8 +126,15 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def _listen(nics: Collection[str] | None) -> dict[str, tuple[tuple[str, int], socket.socket]]:
-    """A listening socket on an address of each interface, with its address."""
-    found = addresses_of(present_interfaces() if nics is None else [*nics])
+    """A listening socket on an address of each interface, with its address.
+
+    First come those that other hosts may reach: a client registers its own address on the first
+    connection that works.
+    """
+    if nics is None:
+        found = {**reachable(), **addresses_of(present_interfaces())}
+    else:
+        found = addresses_of([*nics])
     missing = [name for name in nics or () if name not in found]
     if missing or not found:
         raise ValueError(

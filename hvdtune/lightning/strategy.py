@@ -286,9 +286,11 @@ class HvdtuneStrategy(pl.strategies.ParallelStrategy):
             )
         if self._is_alone():
             return tensor
-        return hvd.allreduce(
-            tensor.detach().contiguous(), op=_REDUCTIONS[name], name=f"lightning.reduce.{name}"
-        )
+        op = _REDUCTIONS[name]
+        if op == hvd.Average and not tensor.is_floating_point():
+            # An average of integers is cut off, and Lightning divides by that of its row counts.
+            tensor = tensor.to(torch.get_default_dtype())
+        return hvd.allreduce(tensor.detach().contiguous(), op=op, name=f"lightning.reduce.{name}")
 
     def all_gather(
         self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False

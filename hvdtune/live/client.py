@@ -58,7 +58,9 @@ def endpoints(table: str = "/proc/net/unix") -> list[Endpoint]:
             name = columns[7].strip()[1:]
             parts = name.split("/")
             # Connections to the socket also have its name.
-            if int(columns[3], 16) & _LISTENS and len(parts) == 4 and parts[2].isdigit():
+            # Anybody may choose such a name for a socket.
+            is_ours = len(parts) == 4 and parts[1].isdecimal() and parts[2].isdecimal()
+            if is_ours and int(columns[3], 16) & _LISTENS:
                 found.add(Endpoint(name, int(parts[1]), int(parts[2])))
     return sorted(found, key=lambda endpoint: endpoint.pid)
 

@@ -96,6 +96,12 @@ class Exporter:
             self._server.server_close()
             self._server = None
 
+    def abandon(self) -> None:
+        """For a forked child, which has none of the threads: its copy would keep the port."""
+        if self._server is not None:
+            self._server.socket.close()
+        self._server = self._thread = None
+
     def text(self) -> bytes:
         """The metrics now, in Prometheus' text format."""
         from prometheus_client import generate_latest
@@ -107,10 +113,10 @@ class Exporter:
 
         try:
             self._server, _ = start_http_server(port, address, self._registry)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: no possible name of a host
             self._warn(
                 f"metrics: cannot listen on {address}:{port} (HVDTUNE_METRICS_PORT): "
-                f"{error.strerror or error}"
+                f"{getattr(error, 'strerror', None) or error}"
             )
 
     def _write_always(self) -> None:

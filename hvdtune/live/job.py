@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from hvdtune.live import gpu_counters
@@ -35,3 +36,13 @@ def stop() -> None:
     if _running is not None:
         _running.stop()
         _running = None
+
+
+def _leave_to_parent() -> None:
+    global _running
+    if _running is not None:
+        _running.abandon()
+        _running = None
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

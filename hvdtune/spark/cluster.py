@@ -54,6 +54,10 @@ class Cluster:
         """Whether executors can connect to this process; a Connect client may be anywhere."""
         return self.is_local
 
+    def runs(self, tag: str) -> bool:
+        """Whether all tasks of the job under a tag have been started, if Spark tells."""
+        return False
+
     def parallelism(self) -> int:
         """How many tasks Spark runs in parallel by default."""
         from pyspark.sql.functions import spark_partition_id
@@ -103,6 +107,20 @@ class Classic(Cluster):
     def is_heard(self) -> bool:
         """Whether executors can connect to this process: Spark itself needs that."""
         return True
+
+    def runs(self, tag: str) -> bool:
+        """Whether all tasks of the job under a tag have been started, if Spark tells."""
+        try:
+            tracker = self._context.statusTracker()
+            numbers = list(self._context._jsc.sc().statusTracker().getJobIdsForTag(tag))
+            jobs = [job for job in map(tracker.getJobInfo, numbers) if job is not None]
+            stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        except Exception:  # not part of PySpark's public interface
+            return False
+        return bool(stages) and all(
+            one is not None and one.numActiveTasks + one.numCompletedTasks >= one.numTasks
+            for one in stages
+        )
 
     def parallelism(self) -> int:
         """How many tasks Spark runs in parallel by default."""

@@ -33,8 +33,12 @@ class Output:
         if not lines or stream is None or kind in self._given_up:
             return
         try:
+            text = lines.decode("utf-8", "replace")
             try:
-                stream.write(lines.decode("utf-8", "replace"))
+                stream.write(text)
+            except UnicodeEncodeError:  # its encoding lacks a character
+                encoding = getattr(stream, "encoding", None) or "ascii"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             except TypeError:  # a stream of bytes
                 stream.write(lines)
             with contextlib.suppress(AttributeError):

@@ -68,14 +68,22 @@ def run_job(
     key, tag = secrets.token_hex(32), f"hvdtune-{secrets.token_hex(8)}"
     listener = Listener(key, course.join, course.take, course.leave)
     too_late: list[str] = []
+    ended = threading.Event()
 
     def watch() -> None:
         if course.await_all(limits.until):
             return
-        # Tasks that have run for a while may not have found this program.
-        if course.started or cluster.is_heard:
+        # Tasks that run may not have found this program, for example behind a firewall.
+        if cluster.runs(tag):
+            say(
+                "some tasks cannot connect to this program: their output is in the executors' logs."
+            )
+        elif course.started or cluster.is_heard:
             too_late.append(late(course.started, limits.size, limits.start_timeout))
             cluster.cancel(tag)
+            # Spark may not have had the job yet; it would wait without end.
+            while not ended.wait(_LOOK_S):
+                cluster.cancel(tag)
 
     watcher = threading.Thread(target=watch, name="hvdtune-spark-start", daemon=True)
     watcher.start()
@@ -92,6 +100,7 @@ def run_job(
         raise _failed(error, course, too_late) from None
     finally:
         course.release()
+        ended.set()
         watcher.join()
         listener.close()
     return _results(rows, limits.size, timeline)

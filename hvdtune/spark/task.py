@@ -60,7 +60,7 @@ def work(order: Order) -> Iterator[tuple[int, str, bytes]]:
     task = context.partitionId()
     address = _host_of(context.getTaskInfos()[task].address)
     gpus = _gpus(context.resources())
-    ignored = {**os.environ, **order.environment}.get(_IGNORE_GPUS, "0") not in ("", "0")
+    ignored = ignores_gpus(order)
     facts = placed.this_process(
         # Containers of one machine count as different hosts.
         host="/".join(filter(None, (identity.machine(), os.environ.get("CONTAINER_ID")))),
@@ -96,6 +96,20 @@ def _host_of(address: str) -> str:
 def _gpus(resources: Mapping[str, Any]) -> list[str]:
     found = resources.get("gpu")
     return [str(address) for address in found.addresses] if found is not None else []
+
+
+def ignores_gpus(order: Order) -> bool:
+    """Whether the ranks' CUDA_VISIBLE_DEVICES stays as it is."""
+    return {**os.environ, **order.environment}.get(_IGNORE_GPUS, "0") not in ("", "0")
+
+
+def own_gpus(order: Order, resources: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of a rank that sees only the GPUs of its own task."""
+    gpus = _gpus(resources)
+    if ignores_gpus(order):
+        return {_GPUS: ",".join(gpus)}
+    visible = {placed.GPUS: ",".join(gpus)} if gpus else {}
+    return {_GPUS: ",".join(map(str, range(len(gpus)))), **visible}
 
 
 class _NotStarted(RuntimeError):
@@ -142,13 +156,21 @@ class _Rank:
     def run(self, context: Any) -> Iterator[tuple[int, str, bytes]]:
         if self._recording is not None:
             self._recording.parent.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
-            self._order.write_call(call)
-            self._run_child([call.fileno(), result.fileno()])
-            yield from self._pieces(RESULT, result)
-        if self._recording is not None:
-            context.barrier()  # all ranks have ended, and rank 0 has joined its host's recordings
-            yield from self._recorded(self._recording)
+        try:
+            with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
+                self._order.write_call(call)
+                self._run_child([call.fileno(), result.fileno()])
+                yield from self._pieces(RESULT, result)
+            if self._recording is not None:
+                # All ranks have ended, and rank 0 has joined its host's recordings.
+                context.barrier()
+                yield from self._recorded(self._own(self._recording))
+        finally:
+            if self._recording is not None:
+                with contextlib.suppress(OSError):
+                    self._own(self._recording).unlink()
+                with contextlib.suppress(OSError):
+                    self._recording.parent.rmdir()  # the last one finds it empty
 
     def _run_child(self, descriptors: list[int]) -> None:
         """Start the child, pass on its output, and wait for its end."""
@@ -200,13 +222,11 @@ class _Rank:
         while piece := file.read(_PIECE):
             yield self.rank, name, piece
 
-    def _recorded(self, recording: Path) -> Iterator[tuple[int, str, bytes]]:
-        name = recording
-        if self.rank:
-            name = recording.with_name(f"{recording.stem}.rank{self.rank}{recording.suffix}")
-        with contextlib.suppress(FileNotFoundError):
-            with name.open("rb") as file:
-                yield from self._pieces(name.name, file)
-            name.unlink()
-        with contextlib.suppress(OSError):
-            recording.parent.rmdir()  # the last one finds it empty
+    def _own(self, recording: Path) -> Path:
+        if not self.rank:
+            return recording
+        return recording.with_name(f"{recording.stem}.rank{self.rank}{recording.suffix}")
+
+    def _recorded(self, own: Path) -> Iterator[tuple[int, str, bytes]]:
+        with contextlib.suppress(FileNotFoundError), own.open("rb") as file:
+            yield from self._pieces(own.name, file)

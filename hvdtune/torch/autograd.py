@@ -154,13 +154,14 @@ class GroupedAllgather(torch.autograd.Function):
         table = ops.allgather_async(
             torch.tensor([ctx.rows], dtype=torch.int64, device="cpu"), None, process_set
         )
-        dense = [gradient.contiguous() for gradient in gradients]
+        # Members of other types have no gradient, and not all types have an average.
+        places = [i for i, gradient in enumerate(gradients) if gradient.is_floating_point()]
+        dense = [gradients[i].contiguous() for i in places]
         averages = GroupedAllreduce.apply(None, None, Average, 1.0, 1.0, process_set, *dense)
         before = ops.synchronize(table)[: process_set.rank()].sum(0).tolist()
-        own = [
-            average.narrow(0, start, rows)
-            for average, start, rows in zip(averages, before, ctx.rows, strict=True)
-        ]
+        own: list[torch.Tensor | None] = [None] * len(gradients)
+        for i, average in zip(places, averages, strict=True):
+            own[i] = average.narrow(0, before[i], ctx.rows[i])
         return (None, None, *own)
 
 

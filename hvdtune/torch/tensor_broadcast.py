@@ -45,6 +45,14 @@ def _start(name: str | None, tensor: torch.Tensor, root_rank: int) -> Finisher:
     def finish() -> None:
         async_ops.synchronize(handle)
         if dense is not target:
-            target.copy_(dense)
+            _store(dense, target)
 
     return finish
+
+
+def _store(values: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy ``values`` into ``target``, which may have been made with expand()."""
+    for dim, stride in enumerate(target.stride()):
+        if stride == 0 and target.shape[dim] > 1:  # all of it is the same memory
+            values, target = values.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
+    target.copy_(values)

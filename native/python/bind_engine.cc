@@ -166,15 +166,15 @@ std::string ask_timeline(Engine& engine, const wire::TimelineOrder& order, bool 
   return waits ? engine.timeline_problem() : std::string();
 }
 
-std::string start_timeline(Engine& engine, const std::string& path, bool mark_cycles,
-                           std::int64_t first_step, std::int64_t end_step, bool waits) {
-  return ask_timeline(engine,
-                      {.action = wire::TimelineOrder::Action::kStart,
-                       .path = path,
-                       .mark_cycles = mark_cycles,
-                       .first_step = first_step,
-                       .end_step = end_step},
-                      waits);
+py::str start_timeline(Engine& engine, const py::object& path, bool mark_cycles,
+                       std::int64_t first_step, std::int64_t end_step, bool waits) {
+  return python_path(ask_timeline(engine,
+                                  {.action = wire::TimelineOrder::Action::kStart,
+                                   .path = system_path(path),
+                                   .mark_cycles = mark_cycles,
+                                   .first_step = first_step,
+                                   .end_step = end_step},
+                                  waits));
 }
 
 void stop_timeline(Engine& engine, bool waits) {
@@ -182,10 +182,10 @@ void stop_timeline(Engine& engine, bool waits) {
 }
 
 /// Never waits.
-void toggle_timeline(Engine& engine, const std::string& path, bool mark_cycles) {
+void toggle_timeline(Engine& engine, const py::object& path, bool mark_cycles) {
   wire::TimelineOrder order;
   order.action = wire::TimelineOrder::Action::kToggle;
-  order.path = path;
+  order.path = system_path(path);
   order.mark_cycles = mark_cycles;
   ask_timeline(engine, order, false);
 }
@@ -332,14 +332,19 @@ void bind_engine(py::module_& module) {
       .def("stop_timeline", &stop_timeline, py::arg("waits"))
       .def("toggle_timeline", &toggle_timeline, py::arg("path"), py::arg("mark_cycles"))
       .def("is_recorded", &Engine::is_recorded)
-      .def("recorded_file", &Engine::recorded_file)
+      .def("recorded_file", [](Engine& engine) { return python_path(engine.recorded_file()); })
       .def("takes_records", &Engine::takes_records)
       .def("mark_step", &Engine::mark_step, Release())
       .def("steps_ended", &Engine::steps_ended)
       .def("mark", &mark, py::arg("kind"), py::arg("value"), py::arg("text"), Release())
       .def("counter", &Engine::counter, py::arg("name"), py::arg("value"), Release())
       .def("await_recordings", &await_recordings, py::arg("timeout_s"), Release())
-      .def("recorded", &Engine::recorded)
+      .def("recorded",
+           [](const Engine& engine) {
+             py::list files;
+             for (const std::string& file : engine.recorded()) files.append(python_path(file));
+             return files;
+           })
       .def("set_stack_source", &set_stack_source, py::arg("source"))
       .def("serve", &serve, py::arg("name"), py::arg("identity"), py::arg("command"))
       .def("status", &Engine::status, Release())

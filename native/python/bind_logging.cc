@@ -19,9 +19,14 @@ void bind_logging(py::module_& module) {
   module.def(
       "log",
       [](const std::string& level, const std::string& file, int line, int rank,
-         const std::string& message) {
+         const py::str& message) {
         const LogLevel severity = parse_log_level(level).value_or(LogLevel::kInfo);
-        if (Logger::enabled(severity)) Logger::write(severity, file, line, rank, message);
+        if (!Logger::enabled(severity)) return;
+        // A message may contain a path that is no text.
+        const auto bytes = py::reinterpret_steal<py::bytes>(
+            PyUnicode_AsEncodedString(message.ptr(), "utf-8", "backslashreplace"));
+        if (!bytes) throw py::error_already_set();
+        Logger::write(severity, file, line, rank, std::string(bytes));
       },
       py::arg("level"), py::arg("file"), py::arg("line"), py::arg("rank"), py::arg("message"));
   module.def("usable_cpus", &usable_cpus);

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 
@@ -20,8 +21,10 @@ void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+/// A longer time than a hundred years means that, so that it can be added to any time.
 Nanos from_seconds(double seconds) {
-  return static_cast<Nanos>(seconds * static_cast<double>(kSecond));
+  constexpr double kLongest = 100.0 * 365 * 86'400;
+  return static_cast<Nanos>(std::min(seconds, kLongest) * static_cast<double>(kSecond));
 }
 
 Writing writing_named(const std::string& name) {
@@ -138,7 +141,7 @@ EngineOptions make_options(const py::kwargs& values) {
   options.spin = number("spin_us") < 0 ? -1 : number("spin_us") * kMicrosecond;
   options.affinity = static_cast<int>(number("affinity"));
   options.process_sets = values["process_sets"].cast<std::vector<std::vector<int>>>();
-  options.timeline = text("timeline");
+  options.timeline = system_path(py::object(values["timeline"]));
   options.timeline_mark_cycles = flag("timeline_mark_cycles");
   options.recording = make_recording(values);
   options.watch_steps = flag("watch_steps");

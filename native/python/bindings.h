@@ -2,7 +2,24 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace hvdtune::python {
+
+/// A path of Python's as the system has it: bytes that are no text are lone surrogates in Python.
+inline std::string system_path(pybind11::handle path) {
+  PyObject* bytes = nullptr;
+  if (PyUnicode_FSConverter(path.ptr(), &bytes) == 0) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::bytes>(bytes);
+}
+
+/// The other direction.
+inline pybind11::str python_path(const std::string& path) {
+  auto text = pybind11::reinterpret_steal<pybind11::str>(
+      PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+  if (!text) throw pybind11::error_already_set();
+  return text;
+}
 
 // One file per class or topic; each adds its names to the module.
 void bind_errors(pybind11::module_& module);

@@ -101,6 +101,8 @@ def node(address: str, alive: bool = True, **resources: float) -> dict[str, Any]
         ({"use_gpu": True, "cpus_per_slot": 1}, {"CPU": 8}, 0),
         ({"cpus_per_slot": 3}, {"CPU": 8}, 2),
         ({"cpus_per_slot": 16}, {"CPU": 8}, 0),
+        ({"cpus_per_slot": 0.1}, {"CPU": 1}, 10),
+        ({"use_gpu": True, "gpus_per_slot": 0.2}, {"CPU": 8, "GPU": 1}, 5),
     ],
 )
 def test_slots_of_ray_s_nodes(
@@ -129,6 +131,7 @@ def test_what_others_use_is_no_slot(monkeypatch: pytest.MonkeyPatch):
     assert found(1, 0) == {"a": 8, "b": 3, "c": 8}  # Ray says nothing of c
     assert found(2, 0) == {"a": 4, "b": 1, "c": 4}
     assert found(1, 1) == {"a": 4, "b": 1, "c": 4}
+    assert found(0.1, 0) == {"a": 80, "b": 30, "c": 80}
     own["b"] = 2
     assert found(1, 0)["b"] == 5
     free["b"] = {}

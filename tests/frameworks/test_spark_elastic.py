@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import selectors
 import socket
 import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +18,18 @@ pytest.importorskip("pyarrow", reason="PyArrow is not installed")
 
 from support import spark_programs
 
+from hvdtune.launch import placed
+from hvdtune.launch.elastic.driver.driver import Driver
+from hvdtune.launch.elastic.exclusion import Exclusion
+from hvdtune.launch.elastic.limits import Limits
+from hvdtune.launch.elastic.membership import Membership
 from hvdtune.launch.remote.frames import Frame, Kind
 from hvdtune.launch.remote.link import Link, Listener, Peer
 from hvdtune.spark import conf
 from hvdtune.spark.course import Output
+from hvdtune.spark.elastic.hosts import Hosts, _Attempt
+from hvdtune.spark.order import order_for
+from hvdtune.spark.task import own_gpus
 
 KEY = "00" * 32
 pytestmark = pytest.mark.timeout(600)
@@ -153,3 +164,49 @@ def test_a_stream_that_fails_is_given_up() -> None:
         output.write(Kind.STDERR, "ü\n".encode())
     assert full.writes == 1
     assert other.getvalue() == 3 * "ü\n".encode()
+
+
+def test_a_task_that_is_a_host_gives_its_own_gpus(monkeypatch):
+    monkeypatch.delenv("HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX", raising=False)
+    given = {"gpu": SimpleNamespace(addresses=["2", "3"])}
+    order = order_for(b"", {}, {}, [], "", [], 1, KEY, "")
+    assert own_gpus(order, given) == {"CUDA_VISIBLE_DEVICES": "2,3", "HVDTUNE_SPARK_GPUS": "0,1"}
+    assert own_gpus(order, {}) == {"HVDTUNE_SPARK_GPUS": ""}
+    left = order._replace(environment={"HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX": "1"})
+    assert own_gpus(left, given) == {"HVDTUNE_SPARK_GPUS": "2,3"}
+
+
+def test_the_first_tasks_have_more_time_than_lost_ones_later():
+    sent = []
+    peer = SimpleNamespace(send=lambda kind, number, payload: sent.append((kind, number)))
+    limits = Limits(2, 1, 2, None, 0.05, 30.0)
+    with selectors.DefaultSelector() as selector:
+        driver = Driver(
+            selector,
+            Membership(limits, Exclusion(None)),
+            job="j",
+            secret="00",
+            heartbeat=0.0,
+            say=lambda text: None,
+        )
+        hosts = Hosts(driver, Output(), False, (), "127.0.0.1", lambda text: None, 2)
+        driver.starter = hosts
+        task = _Attempt(placed.this_process(address="127.0.0.1"), peer)
+        try:
+            hosts._add(0, task)
+            time.sleep(0.1)
+            driver.next_due()
+            driver.advance(time.monotonic())
+            assert driver.end is None
+            hosts._add(1, task)
+            assert sorted(sent) == [(Kind.START, 0), (Kind.START, 1)]
+        finally:
+            driver.close()
+
+
+def test_a_character_that_a_stream_lacks_does_not_end_its_output():
+    raw = io.BytesIO()
+    output = Output(io.TextIOWrapper(raw, encoding="latin-1"))
+    output.write(Kind.STDOUT, "50 % █ ü\n".encode())
+    output.write(Kind.STDOUT, b"next\n")
+    assert raw.getvalue() == b"50 % \\u2588 \xfc\nnext\n"

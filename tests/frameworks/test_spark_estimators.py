@@ -721,3 +721,30 @@ def test_keras(df: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {one.dtype.name for part in batch for one in part} == {"float32"}
     # A rank's files, as the store has them.
     assert pq.read_table(store.get_localized_path(store.get_val_data_path(0))).num_rows == ROWS // 4
+
+
+def test_labels_that_pandas_has_written_and_decimals(df, store):
+    folder = Path(store.get_localized_path(store.get_train_data_path()))
+    folder.mkdir(parents=True)
+    table = pa.table({"dense": [[1.0, 2.0, 3.0, 4.0]] * 20, "y": pa.array([3] * 20, pa.int64())})
+    pq.write_table(table, folder / "p.parquet")
+    model = estimator(store, ranks=1, epochs=1).fit_on_parquet()
+    assert model.transform(df.drop("y")).schema["y__output"].dataType == T.LongType()
+    priced = df.selectExpr("dense", "CAST(y AS DECIMAL(10,2)) AS price")
+    model = estimator(store, ranks=1, epochs=1, label_cols=["price"]).fit(priced)
+    assert model.transform(priced).schema["price__output"].dataType == T.DoubleType()
+
+
+def test_lightning_resumes_from_the_newest_file(store):
+    pytest.importorskip("lightning.pytorch")
+    from hvdtune.spark import lightning
+    from hvdtune.spark.torch.serialization import dumps, loads
+
+    folder = Path(store.get_localized_path(store.get_checkpoint_path("r")))
+    folder.mkdir(parents=True)
+    for name, epoch in (("epoch=2-step=15", 2), ("last", 9), ("val_loss=0.95-epoch=1", 1)):
+        state = {"epoch": epoch, "global_step": 5 * (epoch + 1)}
+        (folder / f"{name}.ckpt").write_bytes(dumps(state))
+    found = lightning.TorchEstimator()._last_checkpoint(store, "r")
+    assert loads(found)["epoch"] == 9
+    assert lightning.TorchEstimator()._last_checkpoint(store, "other") is None

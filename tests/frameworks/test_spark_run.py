@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from support import spark_programs
 from support.spark_sessions import MARK
 
 from hvdtune.launch.errors import FAILED, LaunchError
-from hvdtune.spark import HorovodRunner, cluster, log_to_driver, run
+from hvdtune.spark import HorovodRunner, cluster, log_to_driver, run, runner
 from hvdtune.timeline import api
 
 pytestmark = [
@@ -256,3 +257,41 @@ def test_spark_connect(tmp_path: Path) -> None:
     assert len(found["estimate"]["errors"]) == 40
     assert max(found["estimate"]["errors"]) < 1
     assert found["refused"].endswith("horovod.spark.run() starts jobs in Spark.")
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_tasks_that_run_unheard_are_not_ended(monkeypatch):
+    make = runner.order_for
+    monkeypatch.setattr(runner, "order_for", lambda *args: make(*args)._replace(port=1))
+
+    def slow() -> str:
+        time.sleep(18)
+        return os.environ["HOROVOD_RANK"]
+
+    err = io.StringIO()
+    # Spark brings its count of running tasks up to date with heartbeats, every 10 s.
+    assert run(slow, num_proc=2, start_timeout=13, stderr=err) == ["0", "1"]
+    assert "tasks cannot connect to this program" in err.getvalue()
+
+
+@pytest.mark.usefixtures("session", "no_ranks_left")
+def test_a_job_that_fails_leaves_no_recording(tmp_path):
+    name = f"left-{os.getpid()}.json"
+    with pytest.raises(RuntimeError, match="rank 1 has a reason"):
+        run(
+            spark_jobs.end_badly,
+            ("raise",),
+            num_proc=2,
+            verbose=0,
+            stdout=io.StringIO(),
+            stderr=io.StringIO(),
+            timeline=tmp_path / name,
+        )
+
+    def left() -> list[Path]:
+        return list(Path(tempfile.gettempdir()).glob(f"hvdtune-*/left-{os.getpid()}*"))
+
+    deadline = time.monotonic() + 10
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left()

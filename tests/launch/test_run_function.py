@@ -417,3 +417,62 @@ def test_a_job_in_a_thread_leaves_the_main_thread_free(script):
         "print(results)\n"
     )
     assert out == f"{[['0', '1']] * 3}\n"
+
+
+IGNORING = """
+import os, signal, sys, time
+from hvdtune import run
+
+def wait():
+    print("pid", os.getpid(), flush=True)
+    time.sleep(600)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+run(wait, num_proc=2)
+"""
+
+
+def test_a_caller_that_ignores_ctrl_c_ends_its_workers(script):
+    """A shell starts it so with `&`."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with script.started(IGNORING, preexec_fn=ignore) as process:
+        pids, _ = wait_for_workers(process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 3
+    wait_until_gone(pids)
+
+
+CARELESS = """
+import signal, sys
+from hvdtune import run
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+def fail():
+    raise LookupError("no such batch")
+
+try:
+    run(fail)
+except RuntimeError as error:
+    print(error, flush=True)
+
+class Tee:
+    def write(self, text):
+        return len(text)
+
+own, sys.stdout = sys.stdout, Tee()
+seven = run(lambda: 7)
+sys.stdout = own
+print(seven)
+"""
+
+
+def test_a_caller_that_ignores_its_children_and_cannot_flush(script):
+    out, _ = script.ended(CARELESS)
+    assert f"The job has failed: {FAILED}: rank 0" in out
+    assert "no such batch" in out
+    assert out.endswith("[7]\n")

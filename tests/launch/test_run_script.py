@@ -136,8 +136,10 @@ def test_horovod_is_hvdtune_in_the_program_and_in_its_children(tmp_path):
         "1 = 2\n",
         "import sys\nsys.excepthook = lambda *error: print(error[0])\n1 / 0\n",
         "import sys\nsys.exit('a reason')\n",
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(getattr(sys, 'last_type', None)))\n1 / 0\n",
     ],
-    ids=["exception", "syntax", "hook", "exit"],
+    ids=["exception", "syntax", "hook", "exit", "exit handlers"],
 )
 def test_an_error_ends_as_under_python(tmp_path, program):
     (tmp_path / "train.py").write_text(program)

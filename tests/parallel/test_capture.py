@@ -597,3 +597,24 @@ def test_rank_0_records_the_gpus_of_its_host(tmp_path: Path) -> None:
         assert len(shown) >= 3
         assert {one["pid"] for one in shown} == {0}
         assert {one["args"]["value"] for one in shown} == {250}
+
+
+def test_the_same_file_again_is_no_other_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    env = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    result = run_ranks(2, capture.same_file_again, str(path), env=env)
+    assert "in use" not in result[0].stderr + result[1].stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["t.json"]
+    for rank in read_capture(path).values():
+        assert rank.marks(Mark.STEP)["value"].tolist()[-3:] == [3, 4, 5]
+
+
+def test_a_window_that_is_asked_for_too_late(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.json")
+    result = run_ranks(2, capture.too_late, path, env={"HOROVOD_TIMELINE": "DYNAMIC"})
+    assert "its first step, 3, was not reached. 1 steps ended" in result[0].stderr
+
+
+def test_times_beyond_all_bounds_mean_for_ever() -> None:
+    endless = {"HOROVOD_START_TIMEOUT": "1e10", "HOROVOD_STALL_CHECK_TIME_SECONDS": "1e10"}
+    run_ranks(2, capture.train, 1, env=endless)

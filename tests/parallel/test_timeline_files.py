@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rank_programs import capture
 from support.jobs.launcher import Ended, start
-from support.jobs.ranks import hvdtune_command, start_ranks
+from support.jobs.ranks import hvdtune_command, run_ranks, start_ranks
 from support.recordings.captures import read_capture
 from support.tiers import EVERY, long_too
 
@@ -341,3 +341,26 @@ def test_a_small_file_system(tmp_path: Path, kilobytes: int) -> None:
     assert re.search(r"Ranks? 0(, 1)?: the recording was cut off at ", done.stdout)
     assert full in done.stdout
     assert "still being recorded" not in told
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, relative: bool) -> None:
+    name = os.fsencode(tmp_path) + b"/caf\xe9"
+    folder = Path(os.fsdecode(name))
+    folder.mkdir()
+    if relative:
+        run_ranks(2, capture.train_in, name.hex(), env={"HOROVOD_TIMELINE": "t.json"})
+    else:
+        run_ranks(2, capture.train, 3, env={"HOROVOD_TIMELINE": str(folder / "t.json")})
+    assert sorted(read_capture(folder / "t.json")) == [0, 1]
+
+
+def test_joining_a_file_that_is_being_recorded_is_refused_and_harmless(
+    tmp_path: Path, jobs: list[Job]
+) -> None:
+    jobs.append(Job(tmp_path, 1))
+    jobs[0].wait_until_recording()
+    assert main(["timeline", "merge", str(tmp_path / "t.json")]) != 0
+    ended = jobs[0].end()
+    assert "recording has ended" not in ended.stderr
+    check_whole(tmp_path / "t.json", ended)

@@ -392,3 +392,35 @@ def beside_gpus(directory: str, readings: int) -> int:
         steps_until(lambda times=times: pynvml.closed == times)
     hvd.shutdown()
     return int(pynvml.closed)
+
+
+def train_in(folder: str) -> None:
+    """Train in a working directory, given as the hexadecimal digits of its bytes."""
+    os.chdir(bytes.fromhex(folder))
+    train(3)
+
+
+def same_file_again(path: str) -> None:
+    """Two recordings to one file, of 2 and of 3 steps."""
+    hvd.init()
+    for steps in (2, 3):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.start_timeline(path)
+        hvd.barrier()
+        for _ in range(steps):
+            one_step()
+        hvd.barrier()
+        if hvd.rank() == 0:
+            hvd.stop_timeline()
+        hvd.barrier()
+    hvd.shutdown()
+
+
+def too_late(path: str) -> None:
+    """Record steps that the job does not make."""
+    hvd.init()
+    one_step()
+    hvd.barrier()
+    hvd.start_timeline(path, steps=3)
+    hvd.shutdown()

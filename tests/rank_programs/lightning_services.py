@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,32 @@ from rank_programs.lightning_cases import (
 )
 from rank_programs.torch_cases import error_of, run_checks
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import CatMetric, MeanSquaredError
 
 import hvdtune.torch as hvd
 from hvdtune.lightning import HvdtuneStrategy
 
 ROWS = BATCH * STEPS
+
+
+class Weighted(Module):
+    """Logs the mean of its rows."""
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val", batch[0][:, 0].mean(), sync_dist=True, batch_size=len(batch[0]))
+
+
+def means_over_unequal_parts() -> None:
+    """A rank counts as much as it has rows."""
+    values = torch.arange(1.0, 2 * hvd.size() + 2)  # rank 0 has a row more than the others
+    own = values[hvd.rank() :: hvd.size()].unsqueeze(1)
+    data = DataLoader(TensorDataset(own.repeat(1, 4), own), batch_size=len(own))
+    trainer = new_trainer(True)
+    [got] = trainer.validate(Weighted(0), data, verbose=False)
+    assert math.isclose(float(got["val"]), float(values.mean()), rel_tol=1e-6), got
+    mean = trainer.strategy.reduce(torch.tensor(hvd.rank() + 1))
+    assert math.isclose(float(mean), (hvd.size() + 1) / 2)
 
 
 class Evaluated(Module):
@@ -256,7 +276,14 @@ def mistakes() -> None:
 def run() -> list[str]:
     hvd.init()
     torch.set_num_threads(1)
-    checks = [evaluation, samplers_and_logs, checkpoints, collectives, mistakes]
+    checks = [
+        evaluation,
+        means_over_unequal_parts,
+        samplers_and_logs,
+        checkpoints,
+        collectives,
+        mistakes,
+    ]
     if hvd.size() > 1:
         checks += [*lightning_training.CHECKS, early_stopping, failures]
     return run_checks(*checks)

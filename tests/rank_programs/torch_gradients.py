@@ -104,12 +104,26 @@ def tensors_are_made_elsewhere_by_default() -> None:
             assert tensor.grad.is_cpu, name
 
 
+def a_mask_in_a_group() -> None:
+    """Members without a gradient, of a type without an average, do not disturb the others."""
+    rank, size = hvd.rank(), hvd.size()
+    rows = leaf((2, 3), torch.float64)
+    mask, number = torch.tensor([True, rank == 0]), torch.tensor([rank])
+    gathered, masks, numbers = hvd.grouped_allgather([rows, mask, number])
+    assert masks.dtype is torch.bool
+    assert numbers.tolist() == list(everyone())
+    go_back(gathered, torch.float64)
+    every = torch.stack([weights(r, (2 * size, 3), torch.float64) for r in everyone()])
+    same(rows.grad, every.mean(0)[2 * rank : 2 * rank + 2], "beside a mask")
+
+
 def run() -> list[str]:
     hvd.init()
     return run_checks(
         strided_gradient,
         deprecated_average,
         unused_member,
+        a_mask_in_a_group,
         compressed,
         asynchronous_forms_are_not_differentiable,
         tensors_are_made_elsewhere_by_default,

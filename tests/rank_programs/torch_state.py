@@ -84,6 +84,11 @@ def unusual_parameters() -> None:
     hvd.broadcast_parameters([scalar, torch.empty(0)], 0)
     assert scalar.item() == 1.0
     hvd.broadcast_parameters({}, 0)
+    row = torch.arange(5.0) + 10 * hvd.rank()
+    expanded = row.expand(3, 5)
+    hvd.broadcast_parameters({"mask": expanded}, 0)
+    assert row.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert expanded.stride() == (0, 1)
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {

@@ -158,3 +158,10 @@ def test_a_step_belongs_to_the_settings_all_its_parts_ran_under() -> None:
     before, after = SimulatedStep(MS, 1000, 3), SimulatedStep(MS, 6000, 4)
     [whole] = joined(joiner, [before, after])
     assert whole.epoch == 3
+
+
+def test_unnamed_parts_without_order_are_steps_each() -> None:
+    rng = random.Random(1)
+    sizes = [rng.choice(range(1000, 21_000, 1000)) for _ in range(200)]
+    given = parts(sizes, [500.0] * 200, named=False)  # 20 s are soon over
+    assert joined(Joiner(), given) == given

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import socket
 import threading
 import time
@@ -324,3 +326,34 @@ def test_who_has_come_to_use_gpus_is_not_asked_again(monkeypatch):
         monkeypatch.setattr(engine, "uses_gpus", lambda: pytest.fail("asked again"))
         assert served._uses_gpus()
         served.run()
+
+
+def test_a_socket_of_a_program_with_many_open_files() -> None:
+    """select() only knows numbers below 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2100:
+        pytest.skip("this system permits too few files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2100), hard))
+    try:
+        near, far = socket.socketpair()
+        number = fcntl.fcntl(near.fileno(), fcntl.F_DUPFD_CLOEXEC, 2000)
+        with near, far, socket.socket(fileno=number) as high:
+            lines = agent.Lines(high)
+            assert lines.received() == []
+            far.sendall(b'{"apply": {}, "number": 1}\n')
+            assert lines.received() == [{"apply": {}, "number": 1}]
+            far.close()
+            with pytest.raises(EOFError):
+                lines.received()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_cache_that_is_left_alone_is_as_large_in_every_start(engines) -> None:
+    jobs = Jobs(steps=40, tensors=2000)
+    engine = remote(engines, jobs, restart={"cache_capacity": 4096})
+    engine.start(time.monotonic() + PATIENCE_S)
+    assert "cache_capacity" not in engine.current()
+    steps_of(engine, 0, 60)
+    assert len(jobs.started) >= 2
+    assert {job.settings.cache_capacity for job in jobs.started} == {4096}

@@ -302,7 +302,9 @@ def test_a_broken_optimiser_ends_tuning_and_keeps_the_settings(
     path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     engine = SimulatedEngine(short_cycle_is_best)
-    session(engine, path, optimiser=BrokenOptimiser).run()
+    tuning = session(engine, path, optimiser=BrokenOptimiser)
+    tuning.run()
+    assert tuning.unfinished  # `hvdtune tune` ends with 1
     assert engine.values["cycle_time"] == 1.0
     last = log.read(path)[-1]
     assert last["decision"] == ("kept the current settings: the optimiser ended with exit status 1")
@@ -555,3 +557,22 @@ def test_what_was_in_force_on_another_rank_includes_settings_that_are_fixed(path
         before=in_force,
     ).run()  # fmt: skip
     assert "verify" in {row["phase"] for row in log.read(path)}
+
+
+@pytest.mark.parametrize("signalled", [KeyboardInterrupt, SystemExit])
+def test_what_was_confirmed_is_kept_when_tuning_is_interrupted(
+    path: Path, capfd: pytest.CaptureFixture[str], signalled: type[BaseException]
+) -> None:
+    class Interrupted(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if self.left == 600:  # the defaults have been confirmed by then
+                raise signalled
+            return super().read_steps(timeout_s)
+
+    tuning = session(Interrupted(short_cycle_is_best, 1000, start={"cycle_time": 25.0}), path)
+    with pytest.raises(signalled):
+        tuning.run()
+    last = log.read(path)[-1]
+    assert (last["phase"], last["accepted"], last["cycle_time_ms"]) == ("final", "1", "1")
+    assert "tuning was not finished: it was interrupted during " in last["decision"]
+    assert "to pin it: " in capfd.readouterr().err

@@ -151,3 +151,24 @@ def test_without_the_flag_nothing_is_read_any_more(tmp_path: Path) -> None:
     engine = changing(short_cycle_is_best, 1500, 6000)
     session(engine, tmp_path / "log.csv", {**WATCH, "HVDTUNE_AUTOTUNE_WATCH": "0"}).run()
     assert engine.left > 4000
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_adopted_is_not_lost_in_a_second_search(tmp_path: Path) -> None:
+    class Losing(SimulatedEngine):
+        def read_steps(self, timeout_s: float) -> list[SimulatedStep]:
+            if tuning._searches == 2 and tuning._tuner.history:
+                raise self.EngineStopped
+            return super().read_steps(timeout_s)
+
+    def landscape(values: Mapping[str, float]) -> float:
+        return (1.5 if engine._steps.count > 3000 else 1.0) * short_cycle_is_best(values) ** 3
+
+    engine = Losing(landscape, 8000)
+    path = tmp_path / "log.csv"
+    tuning = session(engine, path, WATCH)
+    tuning.run()
+    finals = [row for row in log.read(path) if row["phase"] == "final"]
+    assert [row["accepted"] for row in finals] == ["1", "0"]
+    assert tuning.result is not None
+    assert tuning.result.values["cycle_time"] == engine.values["cycle_time"] < 1.0

@@ -329,3 +329,12 @@ def test_horovods_names(monkeypatch):
     assert timeout.TimeoutException is TimeoutException
     with pytest.raises(ModuleNotFoundError, match="find each other without such a service"):
         importlib.import_module("horovod.runner.common.service.driver_service")
+
+
+def test_addresses_that_other_hosts_reach_come_first(monkeypatch):
+    every = {"bmc0": "127.0.0.3", "eth0": "127.0.0.2"}
+    monkeypatch.setattr(service, "present_interfaces", lambda: [*every])
+    monkeypatch.setattr(service, "addresses_of", lambda names: {n: every[n] for n in names})
+    monkeypatch.setattr(service, "reachable", lambda: {"eth0": every["eth0"]})
+    with running() as (server, _):
+        assert [*server.addresses()] == ["eth0", "bmc0"]

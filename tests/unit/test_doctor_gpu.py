@@ -204,3 +204,10 @@ def test_what_is_built_follows_the_libraries(tmp_path, monkeypatch):
     assert cuda.nccl_built() == 0
     monkeypatch.setenv("HVDTUNE_CUDA_LIBRARY", "none")
     assert cuda.cuda_built() is False
+
+
+def test_a_nccl_that_is_not_wanted_needs_no_advice():
+    places = cuda.Places([], [], [], "/none", "/none")
+    found = cuda.find({"HVDTUNE_NCCL_LIBRARY": "none"}, places=places, everything=True)
+    words = "HVDTUNE_NCCL_LIBRARY is none: no NCCL is used"
+    assert told(found, gpus.ask(found))["NCCL"] == ("missing", words, "")

@@ -284,3 +284,30 @@ def test_an_errand_that_may_not_be_killed_is_left_alone(monkeypatch):
     errand = _Errand(SimpleNamespace(pid=2**30, stdout=None, stderr=None), 1.0, print)
     errand.end("took too long")
     assert errand.ended == "took too long"
+
+
+@pytest.mark.parametrize("check", [None, "true"])
+def test_a_folder_that_is_gone_costs_newcomers_and_not_the_job(
+    job_of, tmp_path, monkeypatch, check
+):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    job = job_of(1, check)
+    if check:
+        job.errands[0].done(Outcome(0, b"", "", ""))
+    [first] = job.clients
+    first.introduce()
+    assert job.until(first.identities) == [f"{FAR}[0].0"]
+    folder.rmdir()
+    job.start(2)
+    assert "the folder that the launcher was started in is gone" in job.refusals()[0]
+    assert [worker.slot.rank for worker in job.workers.running()] == [0]
+
+
+@pytest.mark.parametrize("name", ["worker-0..ns", "x" * 64])
+def test_a_name_that_no_resolver_takes_is_another_hosts(capsys, name):
+    from hvdtune.launch.elastic.driver import lookup
+
+    assert lookup.main([name]) == 0
+    assert json.loads(capsys.readouterr().out) == {name: os.uname().nodename}

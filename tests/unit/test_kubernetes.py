@@ -468,3 +468,15 @@ def test_kubernetes_takes_the_jobs_of_a_runtime(capsys):
         job["spec"]["template"]["spec"]["container"] = []
         with pytest.raises(validator.ValidationError):
             validator.validate(job, validator.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+@pytest.mark.parametrize(
+    "text", ["1e-4", "5E3", "1.5e3", "-.5", "08", "0o17", "25921e05", "y", "N"]
+)
+def test_what_only_kubernetes_parser_takes_for_a_number_has_quotes(capsys, kind, text):
+    words = ["--name=d", "--image=i", "--slots=1", f"-eA={text}", "train", text]
+    assert main(["k8s", kind, *words]) == 0
+    told = capsys.readouterr().out
+    assert f"- '{text}'\n" in told
+    assert f"value: '{text}'\n" in told

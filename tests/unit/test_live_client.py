@@ -103,6 +103,8 @@ def test_the_systems_table_is_read(tmp_path):
         "00000000 @hvdtune-control/1000/77/ab",  # a connection to it
         "00010000 @hvdtune/1000/job/1",  # where ranks meet
         "00010000 @hvdtune-control/odd",
+        "00010000 @hvdtune-control/x/77/ab",
+        "00010000 @hvdtune-control/1000/²/ab",
         "00010000 /run/some.sock",
     )
     assert client.endpoints(file) == [

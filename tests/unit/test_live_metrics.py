@@ -8,12 +8,13 @@ import socket
 import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.recordings.live_samples import sample_status, status_at_start
 
-from hvdtune.live import metrics
+from hvdtune.live import job, metrics
 from hvdtune.live.exporter import Exporter
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics-export.md"
@@ -181,3 +182,43 @@ def test_a_port_that_is_taken_is_a_warning():
         Exporter(sample_status, port=port, warn=said.append).stop()
     assert len(said) == 1
     assert f"127.0.0.1:{port} (HVDTUNE_METRICS_PORT)" in said[0]
+
+
+def test_a_fork_does_not_keep_the_port():
+    port = free_port()
+    settings = SimpleNamespace(
+        metrics_file=None, metrics_interval=5, metrics_port=port, metrics_address="127.0.0.1"
+    )
+    said = []
+    job.start(settings, sample_status, said.append)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writes)
+        os.read(reads, 1)  # until the parent has ended its test
+        os._exit(0)
+    try:
+        job.stop()
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        job.start(settings, sample_status, said.append)
+        job.stop()
+        assert said == []
+    finally:
+        os.close(writes)
+        os.close(reads)
+        os.waitpid(child, 0)
+
+
+def test_the_oldest_prometheus_client_gives_its_server():
+    """start_http_server returns it since 0.20; Exporter.stop() needs it."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    [oldest] = re.findall(r'"prometheus-client>=(\d+)\.(\d+)', text)
+    assert tuple(map(int, oldest)) >= (0, 20)
+
+
+def test_an_address_that_cannot_be_a_name_is_a_warning():
+    said = []
+    Exporter(sample_status, port=free_port(), address="node..cluster", warn=said.append).stop()
+    assert len(said) == 1
+    assert "cannot listen on node..cluster:" in said[0]

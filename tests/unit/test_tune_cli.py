@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import sys
 
 import pytest
 
+from hvdtune.autotune.session.offline import JobsEnded
 from hvdtune.cli import tune
 from hvdtune.cli.main import main
 from hvdtune.settings import knobs
@@ -77,3 +79,44 @@ def test_the_job_runs_on_this_machine_also_within_lsf(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("7", 7)])
 def test_a_budget_is_a_time(text: str, seconds: float) -> None:
     assert tune._duration(text) == seconds
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class FakeEngine:
+    """An engine with nothing to tune, or one whose program fails for the reason `why`."""
+
+    EngineStopped = JobsEnded
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+
+    def start(self, deadline: float) -> None:
+        if self.why:
+            raise JobsEnded(self.why)
+
+    def current(self) -> dict[str, float]:
+        return {"fusion_threshold": 2**27, "cycle_time": 1.0}
+
+    peek = current
+
+
+@pytest.mark.parametrize("why", ["", "the program ended with exit status 1"])
+def test_messages_do_not_stand_behind_the_bar(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    settings = knobs.from_environ({"HOROVOD_AUTOTUNE": "1", "HVDTUNE_AUTOTUNE_STORE": ""})
+    args = argparse.Namespace(np=1, budget=60.0, workload=None)  # one rank: nothing to tune
+    if why:
+        with pytest.raises(JobsEnded):
+            tune._tune(args, FakeEngine(why), settings, ["x"])
+        assert terminal.getvalue().endswith("\r\x1b[K")
+        return
+    assert tune._tune(args, FakeEngine(), settings, ["x"])
+    shown = [line.rpartition("\r\x1b[K")[2] for line in terminal.getvalue().split("\n")]
+    assert shown[0].startswith("hvdtune autotune: kept the current settings: there is one rank")

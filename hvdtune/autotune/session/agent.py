@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import threading
 import time
@@ -85,9 +84,10 @@ class Lines:
 
     def received(self) -> list[dict[str, Any]]:
         """The objects that have arrived; none if nothing has."""
-        if not select.select([self._connection], [], [], 0)[0]:
+        try:
+            data = self._connection.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
             return []
-        data = self._connection.recv(1 << 16)
         if not data:
             raise EOFError
         *lines, self._buffer = (self._buffer + data).split(b"\n")

@@ -72,6 +72,7 @@ class RemoteEngine:
         self._listener.listen(1)
         self._restart: Values = dict(restart or {})
         self._online: Values = {}
+        self._left_alone: Values = {}  # every start has them, but they are not searched
         self._job: subprocess.Popen[bytes] | None = None
         self._lines: Lines | None = None
         self._number = 0
@@ -94,7 +95,7 @@ class RemoteEngine:
             self.read_steps(0.1)
         if self._tensors <= self._restart.get("cache_capacity", 0):
             # All tensors fit: more room changes nothing, less can only hurt.
-            del self._restart["cache_capacity"]
+            self._left_alone["cache_capacity"] = self._restart.pop("cache_capacity")
         if not self._gpus:
             self._restart = {k: v for k, v in self._restart.items() if not KNOBS[k].on_gpus}
 
@@ -156,7 +157,7 @@ class RemoteEngine:
         environment = {
             "HOROVOD_AUTOTUNE": "1",
             KNOBS["autotune_driver"].env: self._name,
-            **as_environment(self._restart),
+            **as_environment({**self._left_alone, **self._restart}),
         }
         if self._online:
             start = KNOBS["autotune_start"]

@@ -7,6 +7,7 @@ ends with the tuning. `online` starts it with the engine of this process.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -75,6 +76,7 @@ class Session:
         self._start_optimiser = start_optimiser
         self._memory = memory
         self._before = before
+        self._earlier: Found | None = None  # found before the change that began this search
         self._found: Found | None = None
         self._joiner = Joiner()
         self._is_told = False  # the end of the current search has been reported
@@ -102,6 +104,7 @@ class Session:
         self._steps_seen = 0
         self._parts_seen = 0
         self._is_unfinished = True
+        self._has_failed = False
         self._trial_ns = 0  # since the trial's settings were put into force
         self._began = time.monotonic()
 
@@ -117,8 +120,8 @@ class Session:
 
     @property
     def unfinished(self) -> bool:
-        """Whether `run` has returned before the tuner was finished."""
-        return self._is_unfinished
+        """Whether `run` has returned before the tuner was finished, or the tuner has failed."""
+        return self._is_unfinished or self._has_failed
 
     @property
     def harm_steps(self) -> float:
@@ -130,7 +133,7 @@ class Session:
         """What the next session of the same job may begin with: adopted or confirmed settings."""
         outcome = self._tuner.outcome
         if outcome is None or not (outcome.adopted or self._is_clear(outcome)):
-            return self._before
+            return self._before or self._earlier
         time_ms = outcome.sample.step_time_ms if outcome.sample else None
         return Found(dict(outcome.values), "an earlier start in this process", time_ms)
 
@@ -144,6 +147,12 @@ class Session:
                 self._tune()
         except self._engine.EngineStopped:
             self._unfinished()
+        except (KeyboardInterrupt, SystemExit):
+            # A signal to `hvdtune tune`, whose main thread this is.
+            self._why_stopped = "it was interrupted"
+            with contextlib.suppress(Exception):
+                self._unfinished()
+            raise
         except Exception as error:
             if self._stop.is_set():
                 # The engine stopped during a call, as was expected soon.
@@ -154,6 +163,7 @@ class Session:
                 return
             # Errors here must not affect training.
             self._messenger.warn(f"Autotuner: tuning ended: {type(error).__name__}: {error}")
+            self._has_failed = True
             self._tuner.abort("tuning failed")
             self._finish_quietly()
         finally:
@@ -292,6 +302,7 @@ class Session:
 
     def _begin_again(self) -> None:
         """Start a new, bounded search from the settings in force; the original ones are tried."""
+        self._earlier = self.result
         self._searches += 1
         self._harm_before = self.harm_steps
         self._is_told, self._is_unfinished = False, True
@@ -351,6 +362,7 @@ class Session:
         """The optimiser has failed: end tuning, unless (True) a comparison can still decide."""
         if self._tuner.needs_model:
             self._messenger.warn(f"Autotuner: tuning ended: {error}")
+            self._has_failed = True
             self._tuner.abort(error)
             return False
         self._messenger.warn(f"Autotuner: {error}; no further candidates are measured")

@@ -104,6 +104,7 @@ class Joiner:
         self._misfits = 0
         self._in_a_row = 0
         self._next_look = LEAST
+        self._is_without_pattern = False  # each part is a step
 
     @property
     def parts(self) -> int:
@@ -147,11 +148,12 @@ class Joiner:
         period = _period(held, MOST_NAMED if named else MOST_UNNAMED, LEAST)
         if period == 1 and not named:
             period = _period_of_times(held) if len(held) >= EQUAL else None
-        if period is None and self._is_hopeless(named):
+        is_hopeless = period is None and self._is_hopeless(named)
+        if is_hopeless:
             period = 1
         if period is None:
             return []
-        self._held = []
+        self._held, self._is_without_pattern = [], is_hopeless
         return self._adopt(held, period)
 
     def _is_hopeless(self, named: bool) -> bool:
@@ -179,7 +181,7 @@ class Joiner:
 
     def _match(self, seen: _Seen) -> list[Step]:
         part, kind = seen.part, seen.kind
-        if len(self._pattern) == 1 and part.named:
+        if len(self._pattern) == 1 and (part.named or self._is_without_pattern):
             return [part]
         if kind != self._pattern[len(self._partial)]:
             self._misfits += self._in_a_row == 0

@@ -56,7 +56,9 @@ def _nccl(library: Library, answer: Answer, engine: bool) -> Line:
         there = f"{where} is there, but {_NO_ENGINE}" if library.path else _NO_ENGINE
         return line("missing", there)
     if library.path is None:
-        reason, _, advice = library.reason.partition(": ")
+        reason, _, advice = library.reason.rpartition(": ")
+        if advice != cuda.NCCL_ADVICE:
+            reason, advice = library.reason, ""
         return line("missing", reason, advice)
     if answer.nccl_problem:
         return line("missing", answer.nccl_problem, cuda.NCCL_ADVICE)

@@ -67,7 +67,8 @@ class FunctionCall:
                 shared = []
                 place = ["--at", str(exchange.port), *self._addresses]
             status = self._launch(explanation.fileno(), shared, place)
-            if status != 0:
+            # If this program ignores SIGCHLD, the status is 0 whatever has happened.
+            if status != 0 or os.fstat(explanation.fileno()).st_size:
                 raise RuntimeError(_failure(status, explanation))
             return [_result(rank, file) for rank, file in enumerate(results)]
 
@@ -82,6 +83,8 @@ class FunctionCall:
                 "place": place,
             }
         )
+        # The launcher ignores what this program ignores, such as SIGINT after a shell's `&`.
+        ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         with _streams() as (stdout, stderr):
             process = subprocess.Popen(
                 python_command("hvdtune.launch.function.job", plan),
@@ -99,7 +102,7 @@ class FunctionCall:
             try:
                 return process.wait()
             except BaseException:
-                _end(process)
+                _end(process, signal.SIGTERM if ignored else signal.SIGINT)
                 raise
 
 
@@ -108,10 +111,10 @@ def _search_path() -> list[str]:
     return [os.path.abspath(entry) if entry else entry for entry in sys.path]
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """End the launcher as Ctrl-C does: workers may save their state, unless interrupted again."""
     while process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         try:
             process.wait()
         except KeyboardInterrupt:
@@ -152,7 +155,8 @@ def _streams() -> Iterator[list[IO[bytes]]]:
     try:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
-                stream.flush()
+                with contextlib.suppress(Exception):  # it is closed, or cannot
+                    stream.flush()
             descriptor = _descriptor(stream)
             if stream is None or descriptor is None:
                 file, thread = _relay(stream)

@@ -80,7 +80,7 @@ def _digits(name: str) -> str:
     """A host may know itself by another address than others do: Debian's by 127.0.1.1."""
     import socket
 
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeError):
         return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     return name
 
@@ -89,7 +89,7 @@ def own_address_towards(other: str) -> str:
     """The address from which this host would reach another one; nothing is sent."""
     import socket
 
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeError):
         family, _, _, _, place = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(place)

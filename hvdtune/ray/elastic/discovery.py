@@ -13,6 +13,7 @@ import ray
 from hvdtune.launch.allocation.hosts import Host
 
 _SECONDS = 1.0  # between an answer and the next question
+_UNIT = 10_000  # Ray counts resources in these parts
 
 
 class Share(NamedTuple):
@@ -20,6 +21,11 @@ class Share(NamedTuple):
 
     cpus: float
     gpus: float
+
+
+def _fits(resource: float, share: float) -> int:
+    """How many shares a resource has; exact, unlike the division of floating-point numbers."""
+    return round(resource * _UNIT) // max(1, round(share * _UNIT))
 
 
 def slots_of(
@@ -35,11 +41,11 @@ def slots_of(
     found = {}
     for node in nodes:
         resources = node["Resources"]
-        slots = resources.get("CPU", 0) // cpus_per_slot
+        slots = _fits(resources.get("CPU", 0), cpus_per_slot)
         if gpus_per_slot is not None:
-            slots = min(slots, resources.get("GPU", 0) // gpus_per_slot)
+            slots = min(slots, _fits(resources.get("GPU", 0), gpus_per_slot))
         if node["alive"] and slots:
-            found[node[name]] = int(slots)
+            found[node[name]] = slots
     return found
 
 
@@ -135,10 +141,10 @@ class NodeDiscovery(RayHostDiscovery):
             if own is None and node in self._last:
                 found[node] = self._last[node]
             elif node in free:
-                left = free[node].get("CPU", 0) // self.cpus_per_slot
+                left = _fits(free[node].get("CPU", 0), self.cpus_per_slot)
                 if self.use_gpu:
-                    left = min(left, free[node].get("GPU", 0) // self.gpus_per_slot)
-                found[node] = min(slots, (own or 0) + int(left))
+                    left = min(left, _fits(free[node].get("GPU", 0), self.gpus_per_slot))
+                found[node] = min(slots, (own or 0) + left)
             else:
                 found[node] = slots
         self._last = {node: slots for node, slots in found.items() if slots}

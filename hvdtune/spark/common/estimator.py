@@ -255,8 +255,11 @@ def _spark_type(metadata: util.Metadata, label: str, df: Any) -> Any:
     """The label's type in the training data, or in the DataFrame if it has the label."""
     if label in metadata:
         name = metadata[label]["spark_data_type"]
+        if name.startswith("decimal"):  # predictions are floating-point numbers
+            return T.DoubleType()
         return VectorUDT() if name == "vector" else _SCALARS.get(name)
-    return df.schema[label].dataType if label in df.columns else T.DoubleType()
+    kind = df.schema[label].dataType if label in df.columns else T.DoubleType()
+    return T.DoubleType() if isinstance(kind, T.DecimalType) else kind
 
 
 _SCALARS = {

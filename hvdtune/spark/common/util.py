@@ -226,6 +226,16 @@ def get_metadata(schema: Any, columns: Sequence[str]) -> Metadata:
     return found
 
 
+_SPARK_NAMES = {
+    "int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "bool": "boolean",
+}  # fmt: skip
+
+
+def _spark_name(kind: Any) -> str:
+    """Spark's name of an Arrow type, if it is a scalar; else Arrow's."""
+    return _SPARK_NAMES.get(str(kind), str(kind))
+
+
 def get_simple_meta_from_parquet(
     store: Store,
     label_columns: Sequence[str],
@@ -262,7 +272,7 @@ def get_simple_meta_from_parquet(
     spark_types = _spark_types(schema)
     metadata = {
         name: {
-            "spark_data_type": spark_types.get(name, str(schema.field(name).type)),
+            "spark_data_type": spark_types.get(name, _spark_name(schema.field(name).type)),
             "shape": _numbers_of_row(groups[0], schema.field(name)),
         }
         for name in wanted

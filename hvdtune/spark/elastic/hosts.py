@@ -43,7 +43,7 @@ class Hosts:
 
     def __init__(
         self, driver: Driver, output: Output, timestamps: bool, interfaces: Sequence[str],
-        address: str, say: Callable[[str], None],
+        address: str, say: Callable[[str], None], first: int,
     ) -> None:  # fmt: skip
         self.results: dict[str, bytes] = {}
         self._driver = driver
@@ -52,6 +52,7 @@ class Hosts:
         self._interfaces = interfaces
         self._address = address
         self._say = say
+        self._first = first  # tasks with which the job begins
         self._own = placed.this_process(address=address)
         self._attempts: dict[int, _Attempt] = {}  # by the attempt's number
         self._names: dict[str, int] = {}  # of hosts
@@ -142,6 +143,8 @@ class Hosts:
         self._tell_hosts()
 
     def _tell_hosts(self) -> None:
+        if self.most_seen < self._first:
+            return  # the runner limits how long this takes; elastic_timeout is for later
         found = [Host(name, 1) for name, number in self._names.items() if number in self._attempts]
         self._driver.hosts(found)
 

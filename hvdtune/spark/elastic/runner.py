@@ -102,6 +102,7 @@ def run_elastic(
         hosts = Hosts(
             driver, output, prefix_output_with_timestamp, interfaces, address,
             say if verbose >= 2 else lambda _: None,
+            size,
         )
         driver.starter = hosts
         key = secrets.token_hex(32)

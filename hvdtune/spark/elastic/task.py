@@ -10,13 +10,14 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from hvdtune.launch import placed
 from hvdtune.launch.remote.frames import Frame, FrameReader, Kind, encode
 from hvdtune.launch.remote.link import Link
 from hvdtune.spark.order import Order, start_agent
+from hvdtune.spark.task import own_gpus
 
 _PIECE = 2**20
 
@@ -37,7 +38,8 @@ def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
     with tempfile.TemporaryFile() as call, tempfile.TemporaryFile() as result:
         order.write_call(call)
         try:
-            _Host(order, link, [call.fileno(), result.fileno()], result).serve()
+            gpus = own_gpus(order, context.resources())
+            _Host(order, link, [call.fileno(), result.fileno()], result, gpus).serve()
         finally:
             link.close()
     yield from ()
@@ -46,8 +48,16 @@ def serve(order: Order) -> Iterator[tuple[int, str, bytes]]:
 class _Host:
     """Connects the program with this task's agent."""
 
-    def __init__(self, order: Order, link: Link, descriptors: list[int], result: IO[bytes]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        link: Link,
+        descriptors: list[int],
+        result: IO[bytes],
+        gpus: Mapping[str, str],
+    ) -> None:
         self._order = order
+        self._gpus = gpus
         self._link = link
         self._descriptors = descriptors
         self._result = result
@@ -79,8 +89,7 @@ class _Host:
         self._dismiss()
 
     def _start(self, frame: Frame) -> bytes:
-
-        variables = {**self._order.job, **json.loads(frame.payload)}
+        variables = {**self._order.job, **self._gpus, **json.loads(frame.payload)}
         environment = self._order.environment_of(variables)
         return self._order.start_frame(frame.number, environment, self._descriptors)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -87,13 +86,15 @@ class TorchEstimator(HorovodEstimator):
         return self.value("input_shapes")
 
     def _last_checkpoint(self, store: Store, run_id: str) -> bytes | None:
-        """Lightning's newest file, by the numbers in its name."""
-        found = store.get_checkpoints(run_id) if store.saving_runs() else []
-        if not found:
-            return None
-        return store.read(
-            max(found, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-        )
+        """The newest of Lightning's files, whatever their names are."""
+        newest, furthest = None, (-1, -1)
+        for path in store.get_checkpoints(run_id) if store.saving_runs() else []:
+            data = store.read(path)
+            state = loads(data)
+            progress = int(state["epoch"]), int(state["global_step"])
+            if progress > furthest:
+                newest, furthest = data, progress
+        return newest
 
     def _training(
         self, plan: TrainingPlan, checkpoint: bytes | None

@@ -155,7 +155,11 @@ void RecordingControl::decide_start(const DriveLock& lock, wire::TimelineOrder& 
 /// no name is free.
 std::string RecordingControl::claim_file(const DriveLock& /*held*/, wire::TimelineOrder& order) {
   const std::string asked = order.path;
-  const int size = options_.horovod_format ? 1 : job_.size;
+  // The other ranks' files of an earlier recording of this job are still locked, but not in use.
+  const bool again = std::any_of(recorded_.begin(), recorded_.end(), [&](const std::string& name) {
+    return name == asked || name == asked + std::string(kCompressed);
+  });
+  const int size = options_.horovod_format || again ? 1 : job_.size;
   std::string problem = claim_.take(asked, size);
   if (!problem.empty() || claim_.path() == asked) return problem;
   order.path = claim_.path();

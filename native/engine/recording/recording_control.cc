@@ -94,7 +94,7 @@ void RecordingControl::stop() {
   capture::Capture& capture = recorder_.capture();
   if (!capture.end("the job ended") && job_.is_coordinator()) {
     HVD_LOG_RANK(kWarning, job_.rank)
-        << "the timeline holds nothing: its first step, " << options_.window.first
+        << "the timeline holds nothing: its first step, " << capture.first_step()
         << ", was not reached. " << capture.steps()
         << " steps ended; DistributedOptimizer.step() and mark_step() count them.";
   }

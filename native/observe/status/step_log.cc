@@ -19,6 +19,7 @@ void StepLog::tensor(const std::string& identity, bool named, std::int64_t tenso
 /// Whether the tensor begins the next step; if not, adds it to this step.
 bool StepLog::ends_step(const std::string& identity, bool named) {
   if (!named && (current_.named || previous_named_)) return unnamed_in_a_row_ > kUnnamedInARow;
+  make_room();
   return !seen_.insert(identity).second;
 }
 

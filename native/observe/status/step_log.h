@@ -44,7 +44,10 @@ class StepLog {
   /// The number of the current step, from 1.
   [[nodiscard]] std::uint64_t step() const { return current_.index + 1; }
   /// Call it when the caller drops its record of a tensor of the current step.
-  void remember(const std::string& identity) { seen_.insert(identity); }
+  void remember(const std::string& identity) {
+    make_room();
+    seen_.insert(identity);
+  }
   void batch() { ++current_.batches; }
   /// The last step that has ended; its index and duration are 0 until the second step has ended.
   [[nodiscard]] const StepRecord& last() const { return last_; }
@@ -64,6 +67,12 @@ class StepLog {
  private:
   void finish_step(Nanos now, std::uint64_t epoch);
   bool ends_step(const std::string& identity, bool named);
+  /// Names that never come again must not fill the memory: forgets all of them, in the same step.
+  void make_room() {
+    if (seen_.size() >= kMostSeen) seen_.clear();
+  }
+
+  static constexpr std::size_t kMostSeen = std::size_t{1} << 18;
 
   /// After this many tensors without a name in a row, names are no longer expected.
   static constexpr std::int64_t kUnnamedInARow = 1024;

@@ -87,6 +87,10 @@ int open_to_record(const std::string& path, int more) {
 
 std::optional<std::string> lock_file(int file) {
   if (is_being_joined(file)) return kJoiner;
+  return lock_again(file);
+}
+
+std::optional<std::string> lock_again(int file) {
   struct flock lock = whole_file();
   if (fcntl(file, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return {};
   return user_of(file).value_or("another job");

@@ -21,6 +21,9 @@ int open_to_record(const std::string& path, int more);
 /// ends; a forked child does not inherit the lock. If another process uses the file, returns which:
 /// it records to it, or joins it with other files. A file system without locks refuses nobody.
 std::optional<std::string> lock_file(int file);
+/// The same for a file that this process records to, and whose lock it may have lost. A process
+/// that wants to join it meanwhile changes nothing, and is not named.
+std::optional<std::string> lock_again(int file);
 
 /// A file for a recording that begins soon, held for this process. It is not changed, but created
 /// if it does not exist.

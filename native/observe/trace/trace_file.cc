@@ -114,7 +114,7 @@ std::string TraceFile::what_others_did() const {
     return "another process has changed it";
   }
   // The lock is lost when this process closes any other descriptor of the file, such as a reader's.
-  const auto user = lock_file(file_);
+  const auto user = lock_again(file_);
   return user ? "it is in use by " + *user : std::string();
 }
 

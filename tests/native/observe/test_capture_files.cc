@@ -1,6 +1,7 @@
 // The files of captures: kept small, on disks that are slow, full or not there, one after the
 // other.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "folder.h"
 #include "observe/capture/capture.h"
 #include "observe/trace/file_claim.h"
+#include "observe/trace/trace_file.h"
 
 namespace hvdtune::testing::test_capture_files {
 
@@ -284,6 +286,39 @@ TEST(a_disk_that_fills_up_ends_the_recording) {
   CHECK_EQ(waitpid(child, &status, 0), child);
   CHECK_EQ(status, 0);
   parse_json(read_file(path));
+}
+
+TEST(who_wants_to_join_a_file_does_not_end_its_recording) {
+  const Folder folder;
+  const std::string path = folder.file("t");
+  TraceFile file;
+  CHECK_EQ(file.open(path, "1"), "");
+  const int joiner = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  CHECK_EQ(flock(joiner, LOCK_EX | LOCK_NB), 0);
+  CHECK(file.append(",2"));
+  close(joiner);  // also ends the lock, which is taken again
+  CHECK(file.append(",3"));
+  file.close();
+  CHECK_EQ(read_file(path), "[\n1,2,3]");
+}
+
+TEST(a_link_stays_when_the_oldest_blocks_go) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.file("disk"));
+  const std::string path = folder.file("t");
+  const std::string place = folder.file("disk/t");
+  std::filesystem::create_symlink(place, path);
+  Capture capture(std::size_t{64} << 20);
+  Options options = options_for(path);
+  options.file_limit = 1 << 20;
+  CHECK_EQ(capture.start(options), "");
+  const std::uint32_t name = name_one(capture, "n");
+  for (std::uint64_t serial = 0; serial < 2000; ++serial) record_batch(capture, serial, name, 500);
+  capture.end("");
+  capture.join();
+  CHECK(std::filesystem::is_symlink(path));
+  CHECK(!events_named(parse_json(read_file(place)), "hvdtune_rotated").empty());
+  CHECK(!std::filesystem::exists(path + ".new"));
 }
 
 }  // namespace hvdtune::testing::test_capture_files

@@ -162,6 +162,8 @@ class Processes:
             self._refuse(host, "functions are started on this machine only: it is another host")
         elif self._fault and self._runs_elsewhere(host):
             self._refuse(host, f"{self._fault}; it cannot share a job with other hosts")
+        elif not host.is_here and not _folder():
+            self._refuse(host, "the folder that the launcher was started in is gone")
         elif self._reach.health_check and not host.is_healthy:
             self._check_health(host)
         elif host.is_here:
@@ -225,9 +227,13 @@ class Processes:
             assert self._reach.ssh is not None
             name = shlex.quote(host.name)
             # Where the processes run: in the home directory if there is no such folder.
-            there = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; "
+            there = f"cd {shlex.quote(_folder())} 2>/dev/null; "
             there += f"HOROVOD_HOSTNAME={name} sh -c {shlex.quote(text)}"
-            command = self._reach.ssh.reach(host.name, there)
+            try:
+                command = self._reach.ssh.reach(host.name, there)
+            except LaunchError as error:
+                self._refuse(host, str(error).rstrip("."))
+                return
         self._look(
             host, f"health check of {host.name}", command, self._reach.seconds,
             partial(self._take_health, host),
@@ -392,6 +398,14 @@ def _fault(interfaces: Interfaces, own: Mapping[str, Any]) -> str:
     except LaunchError as error:
         return str(error).rstrip(".")
     return ""
+
+
+def _folder() -> str:
+    """The folder in which processes start; "" if it is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _is_address(name: str) -> bool:
