@@ -236,17 +236,16 @@ SUPERSET: dict[str, dict[str, str]] = {
         "SyncBatchNorm": "Works on the CPU, and has `convert_sync_batchnorm`.",
         "elastic": "Also exports `State` and `ObjectState`.",
     },
-}
-
-# Names with the signature, but not all of the effect.
-PARTIAL: dict[str, dict[str, str]] = {
     "horovod": {
         "run": (
-            "Starts jobs on this machine, also elastic ones. Other hosts and `use_mpi` are refused "
-            "(`ValueError`)."
+            "The script needs no main guard, the results of elastic jobs are returned, and nothing "
+            "is left behind if the caller is killed."
         ),
     },
 }
+
+# Names with the signature, but not all of the effect.
+PARTIAL: dict[str, dict[str, str]] = {}
 
 # Contract names that are missing here, and why.
 NOT_AVAILABLE: dict[str, dict[str, str]] = {}
