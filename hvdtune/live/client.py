@@ -7,6 +7,7 @@ ended is gone from the list. Both sides check that the other one belongs to the 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -60,8 +61,9 @@ def endpoints(table: str = "/proc/net/unix") -> list[Endpoint]:
             # Connections to the socket also have its name.
             # Anybody may choose such a name for a socket.
             is_ours = len(parts) == 4 and parts[1].isdecimal() and parts[2].isdecimal()
-            if is_ours and int(columns[3], 16) & _LISTENS:
-                found.add(Endpoint(name, int(parts[1]), int(parts[2])))
+            with contextlib.suppress(ValueError):  # a name may contain a line's end
+                if is_ours and int(columns[3], 16) & _LISTENS:
+                    found.add(Endpoint(name, int(parts[1]), int(parts[2])))
     return sorted(found, key=lambda endpoint: endpoint.pid)
 
 

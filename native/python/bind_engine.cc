@@ -205,7 +205,7 @@ void set_stack_source(Engine& engine, const py::function& source) {
   engine.set_stack_source([kept]() -> std::string {
     const py::gil_scoped_acquire acquire;
     try {
-      return (*kept)().cast<std::string>();
+      return utf8_text((*kept)());
     } catch (const std::exception& problem) {
       return std::string("no Python stack: ") + problem.what();
     }
@@ -220,9 +220,9 @@ void serve(Engine& engine, const std::string& name, const std::string& identity,
   engine.serve(name, identity, [kept](std::string_view question) -> std::string {
     const py::gil_scoped_acquire acquire;
     try {
-      return (*kept)(py::str(question.data(), question.size())).cast<std::string>();
+      return utf8_text((*kept)(py::str(question.data(), question.size())));
     } catch (py::error_already_set& problem) {
-      throw std::runtime_error(py::str(problem.value()).cast<std::string>());
+      throw std::runtime_error(utf8_text(py::str(problem.value())));
     }
   });
 }

@@ -22,11 +22,7 @@ void bind_logging(py::module_& module) {
          const py::str& message) {
         const LogLevel severity = parse_log_level(level).value_or(LogLevel::kInfo);
         if (!Logger::enabled(severity)) return;
-        // A message may contain a path that is no text.
-        const auto bytes = py::reinterpret_steal<py::bytes>(
-            PyUnicode_AsEncodedString(message.ptr(), "utf-8", "backslashreplace"));
-        if (!bytes) throw py::error_already_set();
-        Logger::write(severity, file, line, rank, std::string(bytes));
+        Logger::write(severity, file, line, rank, utf8_text(message));
       },
       py::arg("level"), py::arg("file"), py::arg("line"), py::arg("rank"), py::arg("message"));
   module.def("usable_cpus", &usable_cpus);

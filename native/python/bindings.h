@@ -13,7 +13,15 @@ inline std::string system_path(pybind11::handle path) {
   return pybind11::reinterpret_steal<pybind11::bytes>(bytes);
 }
 
-/// The other direction.
+/// Text as UTF-8; what is no text, as in paths, is escaped.
+inline std::string utf8_text(pybind11::handle text) {
+  const auto bytes = pybind11::reinterpret_steal<pybind11::bytes>(
+      PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw pybind11::error_already_set();
+  return bytes;
+}
+
+/// A path as Python has it: the opposite of system_path().
 inline pybind11::str python_path(const std::string& path) {
   auto text = pybind11::reinterpret_steal<pybind11::str>(
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));

@@ -165,3 +165,13 @@ def test_unnamed_parts_without_order_are_steps_each() -> None:
     sizes = [rng.choice(range(1000, 21_000, 1000)) for _ in range(200)]
     given = parts(sizes, [500.0] * 200, named=False)  # 20 s are soon over
     assert joined(Joiner(), given) == given
+
+
+def test_a_pause_at_the_start_does_not_make_every_part_a_step() -> None:
+    joiner = Joiner()
+    network = layers(30, 5120)
+    times = [5.0] * (30 * len(network))
+    times[len(network) - 1] = 25_000.0  # it is too early for a pattern to show
+    steps = joined(joiner, parts(network * 30, times, named=False))
+    assert joiner.parts == len(network)
+    assert sum(step.bytes == sum(network) for step in steps) >= 10

@@ -104,6 +104,7 @@ def test_the_systems_table_is_read(tmp_path):
         "00010000 @hvdtune/1000/job/1",  # where ranks meet
         "00010000 @hvdtune-control/odd",
         "00010000 @hvdtune-control/x/77/ab",
+        "00010000 @a\n0 0 0 z 0 0 0 @hvdtune-control/1/2/x",
         "00010000 @hvdtune-control/1000/²/ab",
         "00010000 /run/some.sock",
     )

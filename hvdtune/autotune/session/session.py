@@ -138,7 +138,7 @@ class Session:
         return Found(dict(outcome.values), "an earlier start in this process", time_ms)
 
     def run(self) -> None:
-        """Tune until done, stopped, or the engine has stopped. Raises nothing."""
+        """Tune until done, stopped, or the engine has stopped. Raises only what signals raise."""
         try:
             self._messenger.info(f"Autotuner: {log.tunable_params()}")
             self._tune()

@@ -182,6 +182,9 @@ class Joiner:
     def _match(self, seen: _Seen) -> list[Step]:
         part, kind = seen.part, seen.kind
         if len(self._pattern) == 1 and (part.named or self._is_without_pattern):
+            if not part.named and len(self._history) >= self._next_look:
+                self._next_look = len(self._history) + max(1, len(self._history) // 8)
+                self._look_further()  # a pattern may have shown only now
             return [part]
         if kind != self._pattern[len(self._partial)]:
             self._misfits += self._in_a_row == 0

@@ -159,8 +159,8 @@ std::string RecordingControl::claim_file(const DriveLock& /*held*/, wire::Timeli
   const bool again = std::any_of(recorded_.begin(), recorded_.end(), [&](const std::string& name) {
     return name == asked || name == asked + std::string(kCompressed);
   });
-  const int size = options_.horovod_format || again ? 1 : job_.size;
-  std::string problem = claim_.take(asked, size);
+  const int size = options_.horovod_format ? 1 : job_.size;
+  std::string problem = claim_.take(asked, size, again);
   if (!problem.empty() || claim_.path() == asked) return problem;
   order.path = claim_.path();
   asked_for_[order.path] = asked;

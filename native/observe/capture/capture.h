@@ -143,7 +143,8 @@ class Capture {
   /// recording, begins or ends here.
   bool step();
   [[nodiscard]] std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
-  /// The first step of the last window; 0 = from the beginning. One at a time.
+  /// The first step of the last window; 0 = from the beginning. Not while another thread
+  /// calls start().
   [[nodiscard]] std::int64_t first_step() const { return window_.first; }
 
  private:

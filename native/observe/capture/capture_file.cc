@@ -27,9 +27,9 @@ std::string CaptureFile::open(const std::string& path, int rank, std::string_vie
   pieces_.clear();
   blocks_dropped_ = 0;
   error_ = file_->open(path, identity, rank, claimed);
-  char* place = realpath(path.c_str(), nullptr);
-  place_ = place == nullptr ? path : place;
-  free(place);  // NOLINT: realpath() has allocated it
+  char* real = realpath(path.c_str(), nullptr);
+  real_path_ = real == nullptr ? path : real;
+  free(real);  // NOLINT: realpath() has allocated it
   return error_;
 }
 
@@ -76,10 +76,10 @@ bool CaptureFile::drop_oldest() {
                 " MB (HVDTUNE_TIMELINE_MAX_MB): the names alone take more than half of it");
   }
   blocks_dropped_ += pieces_.size() - kept.size();
-  const std::string beside = place_ + ".new";
+  const std::string beside = real_path_ + ".new";
   auto next = std::make_unique<TraceFile>();
   if (std::string error = next->open(beside, identity_, rank_); !error.empty()) return fail(error);
-  std::ifstream old(place_, std::ios::binary);
+  std::ifstream old(real_path_, std::ios::binary);
   std::vector<Piece> moved;
   std::string text;
   for (const Piece& piece : kept) {
@@ -93,7 +93,7 @@ bool CaptureFile::drop_oldest() {
   append_event(note, "hvdtune_rotated", rank_);
   note += "\"blocks\":" + std::to_string(blocks_dropped_) + "}}";
   const bool whole = moved.size() == kept.size() && old && next->error().empty() &&
-                     next->append(note) && rename(beside.c_str(), place_.c_str()) == 0;
+                     next->append(note) && rename(beside.c_str(), real_path_.c_str()) == 0;
   if (!whole) {
     const std::string why = next->error().empty() ? std::strerror(errno) : next->error();
     remove(beside.c_str());

@@ -44,7 +44,7 @@ class CaptureFile {
 
   std::unique_ptr<TraceFile> file_ = std::make_unique<TraceFile>();
   std::string path_;
-  std::string place_;  // path_ without symbolic links
+  std::string real_path_;  // path_ without symbolic links
   int rank_ = 0;
   std::string identity_;
   std::string error_;

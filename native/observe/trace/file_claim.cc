@@ -104,7 +104,7 @@ std::string numbered_path(const std::string& path, int number) {
   return number == 1 ? path : with_name(path, "-" + std::to_string(number)).string();
 }
 
-std::string FileClaim::take(const std::string& path, int size) {
+std::string FileClaim::take(const std::string& path, int size, bool ours) {
   release();
   user_.clear();
   if (path.ends_with(".gz")) return cannot_write(path, std::string(kNotCompressed));
@@ -112,7 +112,7 @@ std::string FileClaim::take(const std::string& path, int size) {
     path_ = numbered_path(path, number);
     const bool first = number == 1;
     if (first) {
-      user_ = user_of_others(path_, size);
+      user_ = user_of_others(path_, ours ? 1 : size);
       if (!user_.empty()) continue;
     } else if (!nothing_there(path_, size)) {
       continue;

@@ -35,9 +35,10 @@ class FileClaim {
   ~FileClaim() { release(); }
 
   /// Claims `path`; if another job uses it, or one of the files of the ranks 1 … size - 1 beside
-  /// it, claims the first of t-2.json, t-3.json … that does not exist, for any rank. Returns an
-  /// error text, or an empty string.
-  std::string take(const std::string& path, int size);
+  /// it, claims the first of t-2.json, t-3.json … that does not exist, for any rank. If
+  /// `path` is `ours`, this job has recorded to it before, and its ranks may still hold their
+  /// files. Returns an error text, or an empty string.
+  std::string take(const std::string& path, int size, bool ours = false);
   /// The file that was claimed.
   [[nodiscard]] const std::string& path() const { return path_; }
   /// The user of the requested file, if another one was claimed.

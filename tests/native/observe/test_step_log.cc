@@ -74,8 +74,6 @@ TEST(names_that_come_no_more_do_not_hold_a_step_open) {
   CHECK(traffic.steps().size() > 900);
 }
 
-}  // namespace
-
 TEST(names_that_never_come_again_do_not_fill_the_memory) {
   StepLog log;
   for (int i = 0; i < 300'000; ++i) log.tensor("n" + std::to_string(i), true, 1, 10, i + 1, 0);
@@ -85,5 +83,7 @@ TEST(names_that_never_come_again_do_not_fill_the_memory) {
   log.tensor("n299999", true, 1, 10, 300'001, 0);
   CHECK_EQ(log.step(), step + 1);  // steps are still found
 }
+
+}  // namespace
 
 }  // namespace hvdtune::testing::test_step_log
