@@ -265,12 +265,12 @@ def test_tasks_that_run_unheard_are_not_ended(monkeypatch):
     monkeypatch.setattr(runner, "order_for", lambda *args: make(*args)._replace(port=1))
 
     def slow() -> str:
-        time.sleep(18)
+        time.sleep(9)
         return os.environ["HOROVOD_RANK"]
 
     err = io.StringIO()
-    # Spark brings its count of running tasks up to date with heartbeats, every 10 s.
-    assert run(slow, num_proc=2, start_timeout=13, stderr=err) == ["0", "1"]
+    # Spark brings its count of running tasks up to date with heartbeats, here every second.
+    assert run(slow, num_proc=2, start_timeout=6, stderr=err) == ["0", "1"]
     assert "tasks cannot connect to this program" in err.getvalue()
 
 

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 
 import numpy as np
 import psutil
@@ -159,6 +160,29 @@ def test_strangers_get_nothing(files):
         with contextlib.suppress(ConnectionResetError):
             while stranger.recv(4096):
                 pass
+
+
+def test_a_worker_takes_nothing_from_who_does_not_know_the_key():
+    """Somebody else may listen at an address that the caller's host also has."""
+    heard = []
+
+    def pretend(server: socket.socket) -> None:
+        with server.accept()[0] as connection:
+            connection.settimeout(10)
+            connection.sendall(bytes(32))
+            heard.append(connection.recv(4096))
+            connection.sendall(bytes(32) + b"+")
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(4096):
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=pretend, args=(server,))
+        thread.start()
+        with pytest.raises(OSError, match="answers at none"):
+            Worker(server.getsockname()[1], ["127.0.0.1"], secrets.token_hex(32))
+        thread.join()
+    assert heard
 
 
 def test_a_worker_notices_that_the_caller_is_gone(files):

@@ -39,6 +39,7 @@ def spark_session(folder: Path, master: str = "local[2]") -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        "spark.executor.heartbeatInterval": "1s",
         "spark.python.daemon.module": "support.spark_daemon",
     }
     builder = SparkSession.builder.master(master).appName("hvdtune-tests")

@@ -12,7 +12,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hvdtune.launch.allocation import capacity
 from hvdtune.launch.allocation.hosts import Host
@@ -38,11 +38,9 @@ from hvdtune.launch.local.guard import FORWARDED_SIGNALS
 from hvdtune.launch.local.relay import Relay
 from hvdtune.launch.local.signals import Signals
 from hvdtune.launch.remote.interfaces import Interfaces
+from hvdtune.launch.remote.ssh import Ssh
 from hvdtune.launch.worker import Worker
 from hvdtune.launch.workers import Workers
-
-if TYPE_CHECKING:
-    from hvdtune.launch.remote.ssh import Ssh
 
 # In a small job, room for the driver's other files: pipes of errands, connections that end.
 _FEWEST = 64
@@ -56,7 +54,7 @@ class ElasticSpec(NamedTuple):
     `environment` is shared by all processes (see `job_environment`). Hosts are those that `script`
     prints, with `slots` if it prints none; without a script they are `hosts`. `cooldown` is the
     range of seconds that a host stays excluded, None for ever. `health_check` is a command for
-    hosts. Other hosts are reached with `ssh`; without it they are not. `heartbeat`: see `Driver`.
+    hosts. Other hosts are reached with `ssh`. `heartbeat`: see `Driver`.
     The rest is as in `hvdtune.launch.job.JobSpec`.
     """
 
@@ -68,7 +66,7 @@ class ElasticSpec(NamedTuple):
     slots: int | None = None
     cooldown: tuple[float, float] | None = None
     health_check: str | None = None
-    ssh: Ssh | None = None
+    ssh: Ssh = Ssh()
     interfaces: Interfaces = Interfaces()
     heartbeat: float = 5.0
     output_directory: str | None = None

@@ -93,17 +93,20 @@ def run(
     ))
     chosen = _hosts(hosts, hostfile, count, elastic.script)
     alone = elastic.script is None and _here(chosen, None if elastic.is_elastic else count)
-    if alone and not use_mpi:
+    inherits = alone and not use_mpi  # workers can have open files of this process
+    if inherits:
         _warn_of_unused(
             "the job runs on one host", network_interfaces=interfaces, ssh_port=ssh_port,
             ssh_identity_file=ssh_identity_file,
         )
-        interfaces = []
+        interfaces, ssh_identity_file = [], None
     if not use_mpi:
         _warn_of_unused("mpirun does not start the job", mpi_args=mpi_args)
     if chosen:
-        # A file for each result is open here, and in the launcher besides its pipes.
-        capacity.require_room(chosen, count, "num_proc", capacity.PIPES + 1, own_files=1)
+        # A file for each result is open here, with a connection if it comes by one, and in the
+        # launcher besides its pipes.
+        own_files = 1 if inherits else 2
+        capacity.require_room(chosen, count, "num_proc", capacity.PIPES + 1, own_files=own_files)
         host_lists.assign_ranks(chosen, count)
     environ, values = _environment(start_timeout, alone)
     plan: dict[str, Any] = {
@@ -123,7 +126,7 @@ def run(
     if elastic.is_elastic:
         plan["elastic"] = _elastic_plan(elastic, count, values)
         count = plan["elastic"]["limits"]["least"]
-    addresses = None if alone and not use_mpi else exchange.addresses(interfaces)
+    addresses = None if inherits else exchange.addresses(interfaces)
     from hvdtune.launch.function import pickling
 
     call = pickling.call(func, args, kwargs)
@@ -193,6 +196,8 @@ def _interfaces(names: Sequence[str], variable: str) -> Interfaces:
 
 
 def _ssh(command: str, port: int | None, identity_file: str | None) -> Ssh:
+    if identity_file is not None:
+        identity_file = os.path.expanduser(os.fspath(identity_file))
     if identity_file is not None and not os.path.isfile(identity_file):
         raise LaunchError(f"ssh_identity_file={identity_file!r}: there is no such file.")
     return Ssh(command, port, identity_file)

@@ -7,6 +7,7 @@ for the call, and sends its rank's result.
 from __future__ import annotations
 
 import io
+import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,9 @@ _PIECE = 2**20  # bytes of a frame
 
 
 def addresses(interfaces: Sequence[str]) -> list[str]:
-    """Where workers may reach this host: by the named interfaces, otherwise by any."""
-    own = addresses_of(interfaces) if interfaces else reachable()
-    return [*own.values(), "127.0.0.1"]
+    """Where workers may reach this host: by the named interfaces if it has one, else by any."""
+    own = addresses_of(interfaces) or reachable()
+    return list(own.values()) or ["127.0.0.1"]
 
 
 class Exchange:
@@ -58,11 +59,11 @@ class Exchange:
     def _take(self, worker: int, frame: Frame) -> None:
         peer, rank = self._peers[worker], frame.number
         if frame.kind == Kind.CALL:
-            with self._lock:
-                self._call.seek(0)
-                call = self._call.read()
-            for piece in _pieces(call):
+            place = 0
+            while piece := os.pread(self._call.fileno(), _PIECE, place):
                 peer.send(Kind.CALL, rank, piece)
+                place += len(piece)
+            peer.send(Kind.CALL, rank, b"")
         elif frame.kind == Kind.RESULT and frame.payload:
             self._pieces.setdefault(worker, []).append(frame.payload)
         elif frame.kind == Kind.RESULT:

@@ -18,6 +18,13 @@ from hvdtune.launch.local import processes
 from hvdtune.launch.remote.interfaces import Interfaces
 from hvdtune.launch.remote.ssh import Ssh
 
+_ARGUMENTS = {
+    "--network-interfaces": "network_interfaces",
+    "--mpi-args": "mpi_args",
+    "--mpi": "use_mpi",
+    " (--gloo)": "",
+}
+
 
 def main(words: Sequence[str]) -> int:
     """Run the job described by words[0], a JSON text; return the launcher's exit status.
@@ -60,11 +67,18 @@ def main(words: Sequence[str]) -> int:
     try:
         status = start.start(request)
     except LaunchError as error:
-        explain(str(error))
+        explain(_in_arguments(str(error)))
         return 2
     if status and not reasons and request.method is not start.Method.OWN:
         explain(f"{request.method.value} failed with exit code {status}; its output says why.")
     return status
+
+
+def _in_arguments(text: str) -> str:
+    """A sentence about flags, for who has called a function."""
+    for flag, argument in _ARGUMENTS.items():
+        text = text.replace(flag, argument)
+    return text
 
 
 def _elastic(plan: dict[str, Any] | None) -> start.Elastic | None:

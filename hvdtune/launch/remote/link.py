@@ -1,8 +1,8 @@
 """The TCP connection on which a task exchanges frames with the program that started the job.
 
-A task is one of Spark's, or a process that calls a function. It proves that it knows the job's key,
-says which task it is, and exchanges frames of `hvdtune.launch.remote.frames` with the program. The
-key itself is not sent.
+A task is one of Spark's, or a process that calls a function. It and the program prove to each other
+that they know the job's key, which is not sent. Then the task says which one it is, and they
+exchange frames of `hvdtune.launch.remote.frames`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,11 +24,12 @@ _NONCE = 32
 _PROOF = hashlib.sha256().digest_size
 _PATIENCE = 10.0  # seconds for a stranger to prove that it knows the key
 _TRY = 3.0  # for one address, seconds
+_SILENCE = 60  # seconds
 _WELCOME, _REFUSED = b"+", b"-"
 
 
-def _proof(key: str, nonce: bytes) -> bytes:
-    return hmac.new(bytes.fromhex(key), nonce, hashlib.sha256).digest()
+def _proof(key: str, who: bytes, nonces: bytes) -> bytes:
+    return hmac.new(bytes.fromhex(key), who + nonces, hashlib.sha256).digest()
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
@@ -38,6 +40,15 @@ def _receive(connection: socket.socket, count: int) -> bytes:
             raise OSError("the connection has ended")
         data += more
     return data
+
+
+def _introduce(connection: socket.socket, key: str) -> None:
+    """Prove a task's knowledge of the key, and demand the program's. Raises OSError if it fails."""
+    own = os.urandom(_NONCE)
+    nonces = _receive(connection, _NONCE) + own
+    connection.sendall(own + _proof(key, b"task", nonces))
+    if not hmac.compare_digest(_receive(connection, _PROOF), _proof(key, b"program", nonces)):
+        raise OSError("somebody else answers there")
 
 
 class Peer:
@@ -110,7 +121,10 @@ class Listener:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # it is closed
+                if self._closed:
+                    return
+                time.sleep(0.1)  # too many files are open, or the task has gone again
+                continue
             with self._lock:
                 if self._closed:
                     connection.close()
@@ -128,8 +142,11 @@ class Listener:
         connection.settimeout(_PATIENCE)
         nonce = os.urandom(_NONCE)
         connection.sendall(nonce)
-        if not hmac.compare_digest(_receive(connection, _PROOF), _proof(self._key, nonce)):
+        nonces = nonce + _receive(connection, _NONCE)
+        proof = _receive(connection, _PROOF)
+        if not hmac.compare_digest(proof, _proof(self._key, b"task", nonces)):
             return
+        connection.sendall(_proof(self._key, b"program", nonces))
         reader = FrameReader()
         task = None
         try:
@@ -171,7 +188,7 @@ class Link:
                 continue
             try:
                 connection.settimeout(_PATIENCE)
-                connection.sendall(_proof(key, _receive(connection, _NONCE)))
+                _introduce(connection, key)
                 connection.sendall(encode(Kind.START, task, json.dumps(facts).encode()))
                 answer = _receive(connection, 1)
             except OSError:
@@ -181,6 +198,9 @@ class Link:
                 connection.close()
                 raise RuntimeError(f"task {task} has been started before: nothing is run twice")
             connection.settimeout(None)
+            # Networks forget connections that are silent for long.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE)
             return cls(connection)
         return None
 

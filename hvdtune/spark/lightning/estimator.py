@@ -90,8 +90,11 @@ class TorchEstimator(HorovodEstimator):
         newest, furthest = None, (-1, -1)
         for path in store.get_checkpoints(run_id) if store.saving_runs() else []:
             data = store.read(path)
-            state = loads(data)
-            progress = int(state["epoch"]), int(state["global_step"])
+            try:
+                state = loads(data)
+                progress = int(state["epoch"]), int(state["global_step"])
+            except Exception:  # it was being written when the run ended
+                continue
             if progress > furthest:
                 newest, furthest = data, progress
         return newest

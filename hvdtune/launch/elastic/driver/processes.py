@@ -55,9 +55,9 @@ class Program(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How other hosts are reached; without `ssh` they are not."""
+    """How other hosts are reached."""
 
-    ssh: Ssh | None
+    ssh: Ssh
     interfaces: Interfaces
     health_check: str | None
     seconds: float  # for a health check
@@ -158,8 +158,9 @@ class Processes:
             host.connection = host.facts = None
         if host.is_here is None:
             self._locate(host)
-        elif not host.is_here and self._reach.ssh is None:
-            self._refuse(host, "functions are started on this machine only: it is another host")
+        elif not host.is_here and self._program.descriptors:
+            why = "its workers need open files of this machine, and it seems to be another one"
+            self._refuse(host, why)
         elif self._fault and self._runs_elsewhere(host):
             self._refuse(host, f"{self._fault}; it cannot share a job with other hosts")
         elif not host.is_here and not _folder():
@@ -224,7 +225,6 @@ class Processes:
         text = self._reach.health_check or ""
         command: Sequence[str] = ["/bin/sh", "-c", text]
         if not host.is_here:
-            assert self._reach.ssh is not None
             name = shlex.quote(host.name)
             # Where the processes run: in the home directory if there is no such folder.
             there = f"cd {shlex.quote(_folder())} 2>/dev/null; "
@@ -284,7 +284,6 @@ class Processes:
     # ---- elsewhere -------------------------------------------------------------------------------
 
     def _connect(self, host: _Host) -> None:
-        assert self._reach.ssh is not None
         try:
             host.connection = self.workers.connect(
                 host.name, self._reach.ssh.command(host.name, "serve")
