@@ -364,3 +364,12 @@ def test_joining_a_file_that_is_being_recorded_is_refused_and_harmless(
     ended = jobs[0].end()
     assert "recording has ended" not in ended.stderr
     check_whole(tmp_path / "t.json", ended)
+
+
+def test_a_recording_is_asked_for_in_a_folder_whose_name_is_no_text(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    folder.mkdir()
+    env = {"HOROVOD_TIMELINE": "DYNAMIC"}
+    values = run_ranks(1, capture.asked_from, os.fsencode(folder).hex(), env=env).values
+    assert values == (0,)
+    assert sorted(read_capture(folder / "t.json")) == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.jobs.ranks import hvdtune_command
 
 import hvdtune as hvd
 
@@ -424,3 +426,16 @@ def too_late(path: str) -> None:
     hvd.barrier()
     hvd.start_timeline(path, steps=3)
     hvd.shutdown()
+
+
+def asked_from(folder: str) -> int:
+    """Record what `hvdtune timeline start`, run in a folder given in digits, asks for."""
+    hvd.init()
+    started = subprocess.run(
+        hvdtune_command("timeline", "start", "t.json", "--job", str(os.getpid())),
+        cwd=bytes.fromhex(folder),
+        check=False,
+    )
+    one_step()
+    hvd.shutdown()
+    return started.returncode
