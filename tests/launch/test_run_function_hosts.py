@@ -13,6 +13,7 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from rank_programs.functions import failing, summed
 from support.hosts import ssh_server
 from support.jobs.launcher import wait_until_gone
 
@@ -36,31 +37,6 @@ def by_ssh(server, tmp_path, monkeypatch):
     """The launcher reaches any name with ssh, and finds this machine; it remembers nothing."""
     monkeypatch.setenv("HVDTUNE_SSH_COMMAND", server.client)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def summed(array):
-    """What each rank of a job returns: sum over the ranks, rank, host, the key it can see."""
-    import os
-
-    import hvdtune as hvd
-
-    hvd.init()
-    total = hvd.allreduce(array * (hvd.rank() + 1), op=hvd.Sum)
-    return (
-        total,
-        hvd.rank(),
-        os.environ.get("HOROVOD_HOSTNAME"),
-        "HVDTUNE_FUNCTION_KEY" in os.environ,
-    )
-
-
-def failing():
-    import hvdtune as hvd
-
-    hvd.init()
-    if hvd.rank() == 1:
-        raise LookupError("no such batch")
-    hvd.allreduce(np.ones(3))
 
 
 @needs_ssh

@@ -235,13 +235,14 @@ def _hosts(
 
 def _here(hosts: Sequence[host_lists.Host], count: int | None) -> bool:
     """Whether this machine runs the first `count` processes, or all that have a slot."""
-    if count is not None:
-        slots = sum(host.slots for host in hosts)
-        hosts = [
-            host_lists.Host(slot.hostname, 1)
-            for slot in host_lists.assign_ranks(hosts, min(count, slots))
-        ]
-    return all(map(host_lists.is_local, dict.fromkeys(host.name for host in hosts)))
+    names, left = [], count
+    for host in hosts:
+        if left is not None:
+            if left <= 0:
+                break
+            left -= host.slots
+        names.append(host.name)
+    return all(map(host_lists.is_local, names))
 
 
 def _executable(executable: str | None) -> str:
